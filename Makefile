@@ -1,0 +1,62 @@
+# The front door. Each target is a line or two of CMake, ctest or a script; HACKING.md tells more.
+SECS  ?=
+SEED  ?= 1
+SEEDS ?= 1000
+JOBS  ?= $(shell nproc 2>/dev/null || echo 2)
+BUILD := cmake --build --parallel $(JOBS) --preset
+CONFIGURE := @scripts/configure
+
+.PHONY: loom demo test release clang asan tsan lint fuzz chaos sim clients bench format clean
+
+# build/loom, the program.
+loom:
+	$(CONFIGURE) release
+	@$(BUILD) release --target loom
+
+demo:
+	@scripts/setup run
+	@$(MAKE) --no-print-directory loom
+	build/loom demo
+
+test:
+	@scripts/setup test
+	@scripts/test
+
+# Program and tests of one preset: build/, build-clang/, build-asan/, build-tsan/.
+release clang asan tsan:
+	$(CONFIGURE) $@
+	@$(BUILD) $@
+
+lint:
+	@scripts/lint
+
+# fuzz: all targets, SECS (10) each. fuzz-NAME: one, SECS (60).
+fuzz:
+	$(CONFIGURE) fuzz -DLOOM_FUZZ_SECONDS=$(or $(SECS),10)
+	@$(BUILD) fuzz
+	@ctest --preset fuzz --no-tests=error
+
+fuzz-%:
+	$(CONFIGURE) fuzz
+	@$(BUILD) fuzz --target fuzz_$*
+	@scripts/fuzz-one build-fuzz/fuzz/fuzz_$* $(or $(SECS),60)
+
+# Nodes are killed and come back for SECS (300) seconds while requests run.
+chaos: loom
+	LOOM=$(CURDIR)/build/loom bash test/e2e/chaos.sh $(or $(SECS),300) $(SEED)
+
+# Whole clusters in one process, one for each of SEEDS seeds.
+sim: release
+	@set -e; for t in test/sim/test_*.c; do b=build/test/sim_$$(basename $$t .c | sed s/^test_//); echo "$$b $(SEEDS)"; $$b $(SEEDS); done
+
+clients: loom
+	LOOM=$(CURDIR)/build/loom bash test/clients/run.sh
+
+bench: loom
+	LOOM=$(CURDIR)/build/loom bash bench/run.sh
+
+format:
+	clang-format -i $$(scripts/lint --files)
+
+clean:
+	rm -rf build build-clang build-asan build-tsan build-fuzz .cache

@@ -1,0 +1,2 @@
+// Planted fault: not as clang-format would write it.
+int  planted( int a ){return a ;}

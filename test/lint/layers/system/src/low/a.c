@@ -1,0 +1,2 @@
+// Planted fault: a library that another folder alone may touch.
+#include <event2/event.h>

@@ -1,0 +1,2 @@
+// Planted fault: a lower folder includes a higher one.
+#include "high/b.h"

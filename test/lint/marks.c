@@ -1,0 +1,1 @@
+// Planted fault: an unfinished mark. TODO: finish this.
