@@ -1,0 +1,44 @@
+// A model's tokenizer: byte-level BPE as tokenizer.json states it, with the same ids as HF tokenizers gives.
+//
+// Control tokens (added tokens with "special": true) are made from text only where the caller allows it. Text from a
+// client is encoded without them, so that "<|im_start|>" in a message is just these characters. Added tokens that are
+// not special ("<think>", "<tool_call>") are matched everywhere, as the reference does: templates and clients write
+// them as ordinary text.
+//
+// A tokenizer is read-only after it was made; every function here may be called from any thread.
+#pragma once
+#include "base/limits.h"
+#include "text/ids.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct tokenizer;
+
+// From the bytes of a tokenizer.json, which are not kept. ERR_FORMAT, ERR_LIMIT, ERR_NOMEM; ERR_UNSUPPORTED names the
+// field that this tokenizer cannot honour.
+int tokenizer_new(const char *json, size_t len_bytes, struct tokenizer **t, struct err *e) MUST_CHECK;
+// The same from a file; errors name it.
+int tokenizer_open(const char *path, struct tokenizer **t, struct err *e) MUST_CHECK;
+void tokenizer_free(struct tokenizer *t); // NULL: nothing
+
+// Appends the ids of text to out. Nothing is put before or after it. breaks, in ascending order, are byte offsets: the
+// character before each is a client's, and no control token is made of it. chat_template_render gives them.
+// ERR_FORMAT: not UTF-8; ERR_LIMIT: longer than LIMIT_PROMPT_BYTES, or more ids than out may hold; ERR_NOMEM.
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len_bytes, bool allow_special, struct ids *out,
+                     struct err *e) MUST_CHECK;
+int tokenizer_encode_breaks(const struct tokenizer *t, const char *text, size_t len_bytes, const size_t *breaks,
+                            size_t n_breaks, struct ids *out, struct err *e) MUST_CHECK;
+// What the post-processor puts around a plain prompt (a first <s>, say): for completions, not for chat, whose template
+// writes it. *n ids, owned by the tokenizer.
+const int32_t *tokenizer_prefix(const struct tokenizer *t, uint32_t *n);
+const int32_t *tokenizer_suffix(const struct tokenizer *t, uint32_t *n);
+
+uint32_t tokenizer_n_vocab(const struct tokenizer *t); // highest id + 1; some below may be unused
+// The bytes that id stands for (for an added token: its content), owned by the tokenizer; at most LIMIT_TOKEN_BYTES.
+// NULL and 0 for an id that is no token, negative ones included.
+const uint8_t *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *len_bytes);
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
+// The id of an added token by its content, or of an ordinary one by its spelling in the file ("Ġthe"); -1: none.
+int32_t tokenizer_id_of(const struct tokenizer *t, const char *content);
+// The first control token above id (start with -1); -1: none.
+int32_t tokenizer_next_special(const struct tokenizer *t, int32_t id);
