@@ -2,6 +2,7 @@
 
 #include "base/limits.h"
 #include <errno.h>
+#include <ftw.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -166,3 +167,13 @@ int file_join(char *out, size_t out_bytes, const char *folder, const char *name,
         return err_set(e, ERR_LIMIT, "%s/%s: the path is longer than %zu bytes", folder, name, out_bytes - 1);
     return ERR_OK;
 }
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at) {
+    (void)st;
+    (void)type;
+    (void)at;
+    (void)remove(path); // the others are still to be removed when this one stays
+    return 0;
+}
+
+void file_remove_tree(const char *path) { nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS); }

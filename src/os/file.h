@@ -25,6 +25,9 @@ int file_write(const char *path, const void *data, size_t len_bytes, mode_t mode
 // Makes the folder and those above it, where missing.
 int file_mkdir_all(const char *path, mode_t mode, struct err *e) MUST_CHECK;
 
+// Removes path and everything below it, without following links; what cannot be removed stays.
+void file_remove_tree(const char *path);
+
 bool file_exists(const char *path); // of any kind
 bool file_is_dir(const char *path);
 // Joins folder and name with one '/'. ERR_LIMIT if it does not fit.

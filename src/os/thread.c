@@ -12,9 +12,10 @@
 #endif
 
 void thread_fp_init(void) {
-    feclearexcept(FE_ALL_EXCEPT); // the status bits of MXCSR are history, not mode
 #ifdef __SSE__
-    unsigned mxcsr = _mm_getcsr();
+    // The status bits are history, not mode; a thread inherits them. feclearexcept does not know the one for denormals.
+    unsigned mxcsr = _mm_getcsr() & ~0x3Fu;
+    _mm_setcsr(mxcsr);
     ASSERT(mxcsr == 0x1F80, "MXCSR is 0x%04X: a library of this process changed the floating-point mode", mxcsr);
 #endif
     ASSERT(fegetround() == FE_TONEAREST, "the rounding mode is %d", fegetround());

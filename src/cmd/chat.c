@@ -1,0 +1,148 @@
+// loom chat: a conversation in the terminal with any OpenAI-compatible endpoint.
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cmd/cmd.h"
+#include "cmd/http.h"
+
+enum { MAX_LINE = 1 << 20 };
+
+struct chat {
+    const char *url, *model, *system;
+    bool think;
+    double temperature; // < 0: the server's default
+    json_t *messages;
+    struct buf answer;
+    bool thinking; // the terminal shows reasoning at the moment
+};
+
+static int on_data(void *arg, const char *data, size_t len) {
+    struct chat *c = arg;
+    json_t *root = json_loadb(data, len, 0, NULL);
+    const char *error = json_string_value(json_object_get(json_object_get(root, "error"), "message"));
+    json_t *delta = json_object_get(json_array_get(json_object_get(root, "choices"), 0), "delta");
+    const char *reasoning = json_string_value(json_object_get(delta, "reasoning_content"));
+    const char *content = json_string_value(json_object_get(delta, "content"));
+    if (error) fprintf(stderr, "\nloom chat: %s\n", error);
+    if (reasoning && reasoning[0]) {
+        printf("%s%s", c->thinking ? "" : "\033[2m", reasoning);
+        c->thinking = true;
+    }
+    if (content && content[0]) {
+        printf("%s%s", c->thinking ? "\033[0m\n" : "", content);
+        c->thinking = false;
+        if (buf_add(&c->answer, content, strlen(content))) error = "the answer is too long";
+    }
+    fflush(stdout);
+    json_decref(root);
+    return error ? -1 : 0;
+}
+
+static int ask(struct chat *c, const char *question, struct err *e) {
+    char url[1024];
+    snprintf(url, sizeof url, "%s/v1/chat/completions", c->url);
+    json_t *user = json_pack("{s:s,s:s}", "role", "user", "content", question);
+    if (!user) return err_set(e, ERR_USAGE, "the line is not UTF-8");
+    json_array_append_new(c->messages, user);
+    json_t *body = json_pack("{s:s,s:b,s:O,s:{s:b}}", "model", c->model, "stream", 1, "messages", c->messages,
+                             "chat_template_kwargs", "enable_thinking", c->think ? 1 : 0);
+    if (body && c->temperature >= 0) json_object_set_new(body, "temperature", json_real(c->temperature));
+    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    json_decref(body);
+    if (!text) return err_set(e, ERR_NOMEM, "no memory for the conversation");
+    buf_clear(&c->answer);
+    c->thinking = false;
+    int rc = http_events(url, text, on_data, c, e);
+    free(text);
+    printf("%s\n", c->thinking ? "\033[0m" : "");
+    if (rc) {
+        json_array_remove(c->messages, json_array_size(c->messages) - 1); // it was not answered
+        return rc;
+    }
+    const char *answer = buf_cstr(&c->answer);
+    json_array_append_new(c->messages, json_pack("{s:s,s:s}", "role", "assistant", "content", answer ? answer : ""));
+    return ERR_OK;
+}
+
+// The endpoint's first model, kept for the life of the process.
+static int first_model(struct chat *c, struct err *e) {
+    char url[1024];
+    struct buf b;
+    long status = 0;
+    snprintf(url, sizeof url, "%s/v1/models", c->url);
+    buf_init(&b, 1 << 20);
+    int rc = http_call(url, NULL, &b, &status, e);
+    json_t *root = rc ? NULL : json_loadb((const char *)b.data, b.len_bytes, 0, NULL);
+    const char *id = json_string_value(json_object_get(json_array_get(json_object_get(root, "data"), 0), "id"));
+    if (!rc && (status != 200 || !id)) rc = err_set(e, ERR_NET, "%s: no list of models (HTTP %ld)", url, status);
+    if (!rc) c->model = strdup(id);
+    json_decref(root);
+    buf_fini(&b);
+    return rc;
+}
+
+static int converse(struct chat *c, const char *once, struct err *e) {
+    if (once) return ask(c, once, e);
+    bool tty = isatty(STDIN_FILENO);
+    char *line = NULL;
+    size_t cap = 0;
+    if (tty) printf("%s (%s)\n", c->model, flags_text("Ctrl-D ends, /new forgets", "Ctrl-D 结束，/new 清空对话"));
+    for (;;) {
+        if (tty) printf("\n> ");
+        fflush(stdout);
+        ssize_t n = getline(&line, &cap, stdin);
+        if (n <= 0) break;
+        if (line[n - 1] == '\n') line[n - 1] = 0;
+        if (!line[0]) continue;
+        if (!strcmp(line, "/new")) {
+            json_array_clear(c->messages);
+            continue;
+        }
+        if (ask(c, line, e)) {
+            fprintf(stderr, "loom chat: %s\n", e->text);
+            if (!tty) {
+                free(line);
+                return e->code;
+            }
+        }
+    }
+    free(line);
+    return ERR_OK;
+}
+
+static int run(const struct command *cmd, int argc, char **argv) {
+    struct chat c = {.url = "http://127.0.0.1:8080", .temperature = -1};
+    const char *once = NULL;
+    const struct flag own[] = {
+        {"--url", FLAG_STRING, &c.url, 0, 0, "URL", "the endpoint (default http://127.0.0.1:8080)",
+         "服务地址（默认 http://127.0.0.1:8080）"},
+        {"--model", FLAG_STRING, &c.model, 0, 0, "NAME", "default: the first that the endpoint lists",
+         "默认取服务列出的第一个"},
+        {"--system", FLAG_STRING, &c.system, 0, 0, "TEXT", "a system message", "系统消息"},
+        {"--temp", FLAG_F64, &c.temperature, 0, 2, "T", "temperature; 0: greedy", "温度；0 为贪心"},
+        {"--think", FLAG_BOOL, &c.think, 0, 0, "", "let the model think first", "先让模型思考"},
+        {"-p", FLAG_STRING, &once, 0, 0, "TEXT", "one question, then end", "只问一句"},
+        {0}};
+    const struct flag *tables[] = {own, NULL};
+    int n_rest;
+    struct err e;
+    int rc = flags_parse(cmd, tables, argc, argv, NULL, 0, &n_rest, &e);
+    if (rc) return flags_fail(cmd, &e);
+    c.messages = json_array();
+    buf_init(&c.answer, 64 << 20);
+    if (c.system) json_array_append_new(c.messages, json_pack("{s:s,s:s}", "role", "system", "content", c.system));
+    if (!c.model) rc = first_model(&c, &e);
+    if (!rc) rc = converse(&c, once, &e);
+    json_decref(c.messages);
+    buf_fini(&c.answer);
+    return rc ? flags_fail(cmd, &e) : EXIT_FINE;
+}
+
+const struct command cmd_chat = {.name = "chat",
+                                 .args = "[--url URL]",
+                                 .en = "talk to an endpoint in the terminal",
+                                 .zh = "在终端里与服务对话",
+                                 .run = run};

@@ -1,0 +1,10 @@
+// The client side of HTTP, for chat, demo and status. Blocking; each call has a connection of its own.
+#pragma once
+#include "base/buf.h"
+
+// GET or, with body not NULL, POST of JSON. *status: the HTTP status; out: the body. ERR_NET names the URL.
+int http_call(const char *url, const char *body, struct buf *out, long *status, struct err *e) MUST_CHECK;
+// POST that answers with server-sent events. on_data gets the data of each event as it comes, without "[DONE]", and
+// returns 0 to go on. A status other than 200 is ERR_NET with the server's error message.
+int http_events(const char *url, const char *body, int (*on_data)(void *arg, const char *json, size_t len), void *arg,
+                struct err *e) MUST_CHECK;

@@ -1,0 +1,55 @@
+// loom node: one machine's (or device's) part of a cluster.
+#include <unistd.h>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "cmd/cmd.h"
+#include "node/node.h"
+
+static int run(const struct command *c, int argc, char **argv) {
+    struct compute_flags compute = {0};
+    struct node_config n = {.listen_addr = "0.0.0.0:0"};
+    const char *state = NULL;
+    bool quiet = false;
+    const struct flag own[] = {
+        {"--join", FLAG_STRING, &n.join, 0, 0, "TOKEN|ADDR",
+         "a join token, or HOST:PORT of a head that knows this node", "加入令牌，或已认识本节点的头节点 HOST:PORT"},
+        {"--listen", FLAG_STRING, &n.listen_addr, 0, 0, "ADDR:PORT", "where other nodes connect (default: any port)",
+         "供其他节点连接的地址（默认任意端口）"},
+        {"--model", FLAG_STRING, &n.model_dir, 0, 0, "DIR", "take weights from here instead of the network, if they fit",
+         "若匹配则从此目录而非网络取权重"},
+        {"--name", FLAG_STRING, &n.name, 0, 0, "NAME", "shown in status (default: the host's name)",
+         "状态中显示的名字（默认主机名）"},
+        {"--memory", FLAG_BYTES, &n.memory_bytes, 0, 0, "SIZE", "memory that may be used, such as 8G",
+         "可用内存上限，例如 8G"},
+        {"--cache", FLAG_BYTES, &n.cache_bytes, 0, 0, "SIZE", "bound of the weight cache on disk (default 64G)",
+         "磁盘权重缓存上限（默认 64G）"},
+        {"--threads", FLAG_U32, &compute.threads, 0, 1024, "N", "compute threads (default: one per processor)",
+         "计算线程数（默认每个处理器一个）"},
+        {"--isa", FLAG_STRING, &compute.isa, 0, 0, "ISA", "auto, ref, avx2 or avx512", "auto、ref、avx2 或 avx512"},
+        {"--device", FLAG_STRING, &compute.device, 0, 0, "DEVICE", "cpu", "设备：cpu"},
+        {"--state", FLAG_STRING, &state, 0, 0, "DIR", "key, certificate and weight cache", "密钥、证书与权重缓存目录"},
+        {"--once", FLAG_BOOL, &n.once, 0, 0, "", "leave when the head goes away", "头节点离开后即退出"},
+        {"--quiet", FLAG_BOOL, &quiet, 0, 0, "", "log errors only", "只记录错误"},
+        {"--verbose", FLAG_BOOL, &compute.verbose, 0, 0, "", "log more", "输出更多日志"},
+        {0}};
+    const struct flag *tables[] = {own, NULL};
+    char dir[LIMIT_PATH];
+    int n_rest;
+    struct err e;
+    int rc = flags_parse(c, tables, argc, argv, NULL, 0, &n_rest, &e);
+    if (!rc && !n.join) rc = err_set(&e, ERR_USAGE, "--join: a token (loom token create) or HOST:PORT is missing");
+    if (!rc) rc = compute_cpu(&compute, &n.cpu, &e);
+    if (!rc) rc = state_dir(state, dir, sizeof dir, &e);
+    log_setup(compute.verbose, quiet);
+    n.state_dir = dir;
+    log_set_name(n.name);
+    if (!rc) rc = node_run(&n, &e);
+    return rc ? flags_fail(c, &e) : EXIT_FINE;
+}
+
+const struct command cmd_node = {.name = "node",
+                                 .args = "--join TOKEN|ADDR [--device cpu] [--memory 8G] [--threads N]",
+                                 .en = "lend this machine to a cluster",
+                                 .zh = "把本机借给集群",
+                                 .run = run};

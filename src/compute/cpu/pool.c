@@ -1,0 +1,184 @@
+// One 64-bit ticket holds (generation, next item). A claim is a compare-and-swap on it, so that a worker which read the
+// job of one generation can never take an item of another: the job fields are written only between two generations,
+// while the ticket shows an index past every end.
+//
+//   odd generation: closed, the job is being written      even: open, items are claimed from index 0 up
+#include "compute/cpu/pool.h"
+
+#include <immintrin.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { SPIN_NS = 30000, SPIN_PAUSES = 64 };
+
+struct worker {
+    struct pool *pool;
+    pthread_t thread;
+    uint32_t index;
+};
+
+struct pool {
+    _Alignas(64) _Atomic uint64_t ticket;
+    _Alignas(64) _Atomic uint32_t n_done;
+    _Alignas(64) _Atomic(pool_fn) fn;
+    _Atomic(void *) arg;
+    _Atomic uint32_t n_items, grain;
+    _Atomic bool stop;
+    _Atomic uint32_t n_sleeping;     // workers that wait on `work`
+    _Atomic bool caller_sleeps;      // pool_run waits on `done`
+    pthread_mutex_t lock;            // only for the two conditions
+    pthread_cond_t work, done;
+    uint32_t n_threads, n_started;
+    struct worker workers[];
+};
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+// Flush-to-zero, denormals-are-zero or another rounding would change the numbers: a library linked with unsafe
+// options can switch them on for the whole process.
+static void assert_rounding(void) {
+    unsigned csr = _mm_getcsr() & ~0x3fu; // the low bits are sticky flags
+    ASSERT(csr == 0x1f80, "MXCSR is %#x: rounding or subnormals were changed", csr);
+}
+
+static uint32_t ticket_index(uint64_t ticket) { return (uint32_t)ticket; }
+static uint64_t ticket_generation(uint64_t ticket) { return ticket >> 32; }
+
+// Takes items until none is left.
+static void work_on(struct pool *p, uint32_t thread) {
+    uint64_t ticket = atomic_load(&p->ticket);
+    for (;;) {
+        uint32_t n = atomic_load(&p->n_items), grain = atomic_load(&p->grain), begin = ticket_index(ticket);
+        pool_fn fn = atomic_load(&p->fn);
+        void *arg = atomic_load(&p->arg);
+        if (ticket_generation(ticket) & 1 || begin >= n) return;
+        uint32_t end = n - begin > grain ? begin + grain : n;
+        uint64_t next = ticket_generation(ticket) << 32 | end;
+        if (!atomic_compare_exchange_weak(&p->ticket, &ticket, next)) continue;
+        fn(arg, begin, end, thread);
+        uint32_t done = atomic_fetch_add(&p->n_done, end - begin) + (end - begin);
+        if (done == n && thread != 0 && atomic_load(&p->caller_sleeps)) {
+            pthread_mutex_lock(&p->lock);
+            pthread_cond_signal(&p->done);
+            pthread_mutex_unlock(&p->lock);
+        }
+        ticket = atomic_load(&p->ticket);
+    }
+}
+
+static bool is_news(struct pool *p, uint64_t generation) {
+    uint64_t now = ticket_generation(atomic_load(&p->ticket));
+    return (now != generation && !(now & 1)) || atomic_load(&p->stop);
+}
+
+// Waits until an open generation other than the given one, or stop.
+static void wait_for_work(struct pool *p, uint64_t generation) {
+    uint64_t until = now_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < SPIN_PAUSES; i++) {
+            if (is_news(p, generation)) return;
+            _mm_pause();
+        }
+    } while (now_ns() < until);
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_add(&p->n_sleeping, 1);
+    while (!is_news(p, generation)) pthread_cond_wait(&p->work, &p->lock);
+    atomic_fetch_sub(&p->n_sleeping, 1);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void *worker_main(void *arg) {
+    struct worker *w = arg;
+    struct pool *p = w->pool;
+    uint64_t generation = 0;
+    assert_rounding();
+    for (;;) {
+        wait_for_work(p, generation);
+        if (atomic_load(&p->stop)) return NULL;
+        generation = ticket_generation(atomic_load(&p->ticket));
+        work_on(p, w->index);
+    }
+}
+
+struct pool *pool_new(uint32_t n_threads) {
+    ASSERT(n_threads >= 1, "a pool of no threads");
+    size_t bytes = sizeof(struct pool) + sizeof(struct worker) * n_threads;
+    struct pool *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (!p) return NULL;
+    *p = (struct pool){.n_threads = n_threads, .n_started = 1};
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->work, NULL);
+    pthread_cond_init(&p->done, NULL);
+    for (uint32_t i = 1; i < n_threads; i++) {
+        struct worker *w = &p->workers[i];
+        *w = (struct worker){.pool = p, .index = i};
+        if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
+            pool_free(p);
+            return NULL;
+        }
+        p->n_started++;
+    }
+    return p;
+}
+
+void pool_free(struct pool *p) {
+    if (!p) return;
+    pthread_mutex_lock(&p->lock);
+    atomic_store(&p->stop, true);
+    pthread_cond_broadcast(&p->work);
+    pthread_mutex_unlock(&p->lock);
+    for (uint32_t i = 1; i < p->n_started; i++) pthread_join(p->workers[i].thread, NULL);
+    pthread_cond_destroy(&p->work);
+    pthread_cond_destroy(&p->done);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+uint32_t pool_threads(const struct pool *p) { return p->n_threads; }
+
+static void wait_for_done(struct pool *p, uint32_t n_items) {
+    uint64_t until = now_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < SPIN_PAUSES; i++) {
+            if (atomic_load(&p->n_done) == n_items) return;
+            _mm_pause();
+        }
+    } while (now_ns() < until);
+    pthread_mutex_lock(&p->lock);
+    atomic_store(&p->caller_sleeps, true);
+    while (atomic_load(&p->n_done) != n_items) pthread_cond_wait(&p->done, &p->lock);
+    atomic_store(&p->caller_sleeps, false);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void pool_run(struct pool *p, pool_fn fn, void *arg, uint32_t n_items, uint32_t grain) {
+    assert_rounding();
+    if (n_items == 0) return;
+    if (grain == 0) grain = 1;
+    if (p->n_threads == 1 || n_items <= grain) {
+        for (uint32_t i = 0; i < n_items; i += grain) fn(arg, i, n_items - i > grain ? i + grain : n_items, 0);
+        return;
+    }
+    uint64_t generation = ticket_generation(atomic_load(&p->ticket)) + 1;
+    atomic_store(&p->ticket, generation << 32 | UINT32_MAX);
+    atomic_store(&p->fn, fn);
+    atomic_store(&p->arg, arg);
+    atomic_store(&p->n_items, n_items);
+    atomic_store(&p->grain, grain);
+    atomic_store(&p->n_done, 0);
+    atomic_store(&p->ticket, (generation + 1) << 32);
+    if (atomic_load(&p->n_sleeping) > 0) {
+        pthread_mutex_lock(&p->lock);
+        pthread_cond_broadcast(&p->work);
+        pthread_mutex_unlock(&p->lock);
+    }
+    work_on(p, 0);
+    wait_for_done(p, n_items);
+}

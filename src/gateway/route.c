@@ -1,0 +1,45 @@
+#include "gateway/route.h"
+
+#include "gateway/respond.h"
+#include "gateway/server.h"
+#include <string.h>
+
+static int get_models(struct gateway *g, struct buf *out, unsigned *retry_after_s) {
+    (void)retry_after_s;
+    return respond_models(&g->config.model, out) ? 500 : 200;
+}
+
+static int get_health(struct gateway *g, struct buf *out, unsigned *retry_after_s) {
+    struct gateway_health h = {0};
+    g->config.ops.health(g->config.ops.head, &h);
+    if (!h.ready) *retry_after_s = h.retry_after_us < 1000000 ? 1 : (unsigned)(h.retry_after_us / 1000000);
+    if (respond_health(&h, out)) return 500;
+    return h.ready ? 200 : 503;
+}
+
+static int get_metrics(struct gateway *g, struct buf *out, unsigned *retry_after_s) {
+    (void)retry_after_s;
+    if (metrics_add(&g->shared.metrics, out)) return 500;
+    return g->config.ops.metrics(g->config.ops.head, out) ? 500 : 200;
+}
+
+static int get_status(struct gateway *g, struct buf *out, unsigned *retry_after_s) {
+    (void)retry_after_s;
+    return g->config.ops.status(g->config.ops.head, out) ? 500 : 200;
+}
+
+static const struct route routes[] = {
+    {"/v1/models", METRICS_MODELS, false, false, get_models, "application/json"},
+    {"/v1/chat/completions", METRICS_CHAT, true, true, NULL, "application/json"},
+    {"/v1/completions", METRICS_COMPLETIONS, true, false, NULL, "application/json"},
+    {"/health", METRICS_HEALTH, false, false, get_health, "application/json"},
+    {"/metrics", METRICS_METRICS, false, false, get_metrics, "text/plain; version=0.0.4; charset=utf-8"},
+    {"/loom/v1/status", METRICS_STATUS, false, false, get_status, "application/json"},
+};
+
+const struct route *route_find(const char *path) {
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        if (strcmp(routes[i].path, path) == 0) return &routes[i];
+    }
+    return NULL;
+}

@@ -1,0 +1,53 @@
+// What head.c (events) and head_status.c (what others may see) share.
+#pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/map.h"
+#include "gateway/gateway.h"
+#include "head/brain.h"
+#include "head/links.h"
+#include "head/local.h"
+#include "os/thread.h"
+
+// A copy of what the loop's thread knows, renewed every 100 ms and at every change of the route.
+struct head_snapshot {
+    bool ready;
+    struct brain_status brain;
+    uint32_t n_nodes;
+    struct links_node node[LIMIT_NODES];
+    struct local_counts local;
+};
+
+struct head {
+    // Set before the loop's thread starts, then read-only.
+    struct loop *loop;
+    struct links *links; // one of these two
+    struct local *local;
+    uint32_t context;
+    const char *model_name;
+    uint64_t heartbeat_us, local_memory_bytes;
+    struct thread thread;
+    bool thread_runs;
+    // The loop's thread alone.
+    struct brain *brain;
+    struct loop_timer *tick, *publish, *local_beat;
+    struct map sinks; // request id -> struct gateway_sink
+    bool route_up, ready, wants_canary, canary_runs, stopping;
+    uint32_t epoch, n_stages;
+    // Any thread.
+    _Atomic uint64_t next_id, n_results, result_us;
+    pthread_mutex_t lock; // guards snapshot
+    pthread_cond_t changed;
+    struct head_snapshot snapshot;
+};
+
+void head_publish(struct head *h); // the loop's thread
+void head_health(void *head, struct gateway_health *health);
+int head_metrics(void *head, struct buf *out);
+int head_status(void *head, struct buf *out);
+// What the planner must know of a model that is computed this way.
+int head_plan_model(const struct hparams *p, const struct run_mode *mode, uint32_t max_rows, struct plan_model *m,
+                    struct err *e) MUST_CHECK;

@@ -1,0 +1,171 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "head/head.h"
+#include "head/head_internal.h"
+
+void head_publish(struct head *h) {
+    pthread_mutex_lock(&h->lock);
+    struct head_snapshot *s = &h->snapshot;
+    s->ready = h->ready;
+    brain_status(h->brain, &s->brain);
+    s->n_nodes = h->links ? links_nodes(h->links, s->node, LIMIT_NODES) : 0;
+    if (s->n_nodes > LIMIT_NODES) s->n_nodes = LIMIT_NODES;
+    if (h->local) local_counts(h->local, &s->local);
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+}
+
+void head_health(void *head, struct gateway_health *health) {
+    struct head *h = head;
+    pthread_mutex_lock(&h->lock);
+    const struct head_snapshot *s = &h->snapshot;
+    health->ready = s->ready;
+    health->retry_after_us = s->brain.retry_after_us;
+    if (s->ready) {
+        health->why[0] = 0;
+    } else if (s->brain.route_up) {
+        snprintf(health->why, sizeof health->why, "the route is up, its first token is on the way");
+    } else {
+        snprintf(health->why, sizeof health->why, "%s", s->brain.why_down[0] ? s->brain.why_down : "starting");
+    }
+    pthread_mutex_unlock(&h->lock);
+}
+
+int head_wait_ready(struct head *h, uint64_t timeout_ms, struct err *e) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)(timeout_ms / 1000);
+    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    int rc = 0;
+    pthread_mutex_lock(&h->lock);
+    while (!h->snapshot.ready && rc != ETIMEDOUT) rc = pthread_cond_timedwait(&h->changed, &h->lock, &until);
+    bool ready = h->snapshot.ready;
+    pthread_mutex_unlock(&h->lock);
+    if (ready) return ERR_OK;
+    struct gateway_health why;
+    head_health(h, &why);
+    return err_set(e, ERR_UNAVAILABLE, "not ready after %.1f s: %s", (double)timeout_ms / 1000, why.why);
+}
+
+static int add_metric(struct buf *out, const char *name, const char *type, const char *help, double value) {
+    return buf_addf(out, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", name, help, name, type, name, value);
+}
+
+uint32_t head_count_nodes(struct head *h) {
+    pthread_mutex_lock(&h->lock);
+    uint32_t n = h->snapshot.brain.n_nodes;
+    pthread_mutex_unlock(&h->lock);
+    return n;
+}
+
+void head_step_cost(const struct head *h, double *us, double *n) {
+    *us = (double)atomic_load(&h->result_us);
+    *n = (double)atomic_load(&h->n_results);
+}
+
+int head_metrics(void *head, struct buf *out) {
+    struct head *h = head;
+    uint64_t n = atomic_load(&h->n_results), us = atomic_load(&h->result_us);
+    pthread_mutex_lock(&h->lock);
+    const struct brain_status b = h->snapshot.brain;
+    bool ready = h->snapshot.ready;
+    pthread_mutex_unlock(&h->lock);
+    const struct {
+        const char *name, *type, *help;
+        double value;
+    } rows[] = {
+        {"loom_ready", "gauge", "1 after a token came through all stages of the route", ready},
+        {"loom_route_epoch", "gauge", "Goes up with every change of the route", b.epoch},
+        {"loom_nodes", "gauge", "Nodes that are joined", b.n_nodes},
+        {"loom_stages", "gauge", "Stages of the route", b.n_stages},
+        {"loom_kv_blocks", "gauge", "KV blocks of 64 tokens", b.n_blocks},
+        {"loom_kv_blocks_used", "gauge", "KV blocks that sequences hold", b.blocks_used},
+        {"loom_sequences_running", "gauge", "Sequences that hold KV blocks", b.n_running},
+        {"loom_sequences_waiting", "gauge", "Sequences that wait for admission", b.n_waiting},
+        {"loom_route_changes_total", "counter", "Routes that were set up", (double)b.n_route_changes},
+        {"loom_nodes_lost_total", "counter", "Nodes that were lost", (double)b.n_nodes_lost},
+        {"loom_preemptions_total", "counter", "Sequences that gave up their blocks", (double)b.n_preemptions},
+        {"loom_steps_total", "counter", "Steps that were formed", (double)b.n_steps},
+        {"loom_tokens_total", "counter", "Tokens that were drawn", (double)b.n_tokens},
+        {"loom_prefill_rows_total", "counter", "Prompt rows that were computed", (double)b.n_prefill_rows},
+        {"loom_head_step_results_total", "counter", "Step results that came back", (double)n},
+        {"loom_head_step_seconds_total", "counter", "Head time from a result to the next step sent", (double)us / 1e6},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (add_metric(out, rows[i].name, rows[i].type, rows[i].help, rows[i].value)) return ERR_NOMEM;
+    return ERR_OK;
+}
+
+static int add_stages(const struct plan *p, struct buf *out) {
+    int rc = buf_addf(out, ",\"stages\":[");
+    for (uint32_t i = 0; i < p->n_stages && !rc; i++) {
+        const struct plan_stage *s = &p->stage[i];
+        rc = buf_addf(out, "%s{\"node\":%llu,\"layers\":[%u,%u],\"weight_bytes\":%llu,\"kv_bytes\":%llu,"
+                           "\"scratch_bytes\":%llu}",
+                      i ? "," : "", (unsigned long long)s->node, s->a, s->b, (unsigned long long)s->weight_bytes,
+                      (unsigned long long)s->kv_bytes, (unsigned long long)s->scratch_bytes);
+    }
+    if (!rc) rc = buf_addf(out, "],\"left_out\":[");
+    for (uint32_t i = 0; i < p->n_left_out && !rc; i++) {
+        rc = buf_addf(out, "%s{\"node\":%llu,\"why\":", i ? "," : "", (unsigned long long)p->left_out[i].node);
+        if (!rc) rc = buf_add_json_string(out, p->left_out[i].why, strlen(p->left_out[i].why));
+        if (!rc) rc = buf_add(out, "}", 1);
+    }
+    return rc ? rc : buf_add(out, "]", 1);
+}
+
+static int add_node(const struct links_node *n, bool first, struct buf *out) {
+    int rc = buf_addf(out, "%s{\"node\":%llu,\"name\":", first ? "" : ",", (unsigned long long)n->node);
+    if (!rc) rc = buf_add_json_string(out, n->name, strlen(n->name));
+    if (!rc) rc = buf_addf(out, ",\"address\":");
+    if (!rc) rc = buf_add_json_string(out, n->address, strlen(n->address));
+    if (rc) return rc;
+    return buf_addf(out,
+                    ",\"isa\":\"%s\",\"epoch\":%u,\"layers\":[%u,%u],\"memory_bytes\":%llu,\"memory_used_bytes\":%llu,"
+                    "\"blocks_used\":%u,\"slots_used\":%u,\"steps\":%llu,\"busy_us\":%llu,\"sent_bytes\":%llu,"
+                    "\"received_bytes\":%llu,\"rtt_ms\":%.3f}",
+                    n->isa, n->epoch, n->a, n->b, (unsigned long long)n->memory_bytes,
+                    (unsigned long long)n->memory_used_bytes, n->blocks_used, n->slots_used,
+                    (unsigned long long)n->steps, (unsigned long long)n->busy_us, (unsigned long long)n->sent_bytes,
+                    (unsigned long long)n->received_bytes, n->rtt_ms);
+}
+
+// The snapshot is a few hundred KB at most and asked for rarely: written out under the lock rather than copied.
+static int add_snapshot(const struct head *h, const struct head_snapshot *s, struct buf *out) {
+    const struct brain_status *b = &s->brain;
+    int rc = buf_addf(out, "{\"model\":");
+    if (!rc) rc = buf_add_json_string(out, h->model_name, strlen(h->model_name));
+    if (!rc)
+        rc = buf_addf(out,
+                      ",\"ready\":%s,\"route_up\":%s,\"epoch\":%u,\"context\":%u,\"kv_blocks\":%u,\"kv_blocks_used\":%u,"
+                      "\"running\":%u,\"waiting\":%u,\"route_changes\":%llu,\"nodes_lost\":%llu,\"preemptions\":%llu,"
+                      "\"steps\":%llu,\"tokens\":%llu,\"why\":",
+                      s->ready ? "true" : "false", b->route_up ? "true" : "false", b->epoch, h->context, b->n_blocks,
+                      b->blocks_used, b->n_running, b->n_waiting, (unsigned long long)b->n_route_changes,
+                      (unsigned long long)b->n_nodes_lost, (unsigned long long)b->n_preemptions,
+                      (unsigned long long)b->n_steps, (unsigned long long)b->n_tokens);
+    if (!rc) rc = buf_add_json_string(out, b->why_down, strlen(b->why_down));
+    if (!rc) rc = add_stages(&b->plan, out);
+    if (!rc && h->local)
+        rc = buf_addf(out, ",\"local\":{\"blocks_used\":%u,\"slots_used\":%u,\"steps\":%llu,\"busy_us\":%llu}",
+                      s->local.blocks_used, s->local.slots_used, (unsigned long long)s->local.steps,
+                      (unsigned long long)s->local.busy_us);
+    if (!rc) rc = buf_addf(out, ",\"nodes\":[");
+    for (uint32_t i = 0; i < s->n_nodes && !rc; i++) rc = add_node(&s->node[i], i == 0, out);
+    return rc ? rc : buf_addf(out, "]}");
+}
+
+int head_status(void *head, struct buf *out) {
+    struct head *h = head;
+    pthread_mutex_lock(&h->lock);
+    int rc = add_snapshot(h, &h->snapshot, out);
+    pthread_mutex_unlock(&h->lock);
+    return rc;
+}

@@ -1,0 +1,61 @@
+#include "head/open.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/limits.h"
+#include "os/file.h"
+
+static char *last_part(const char *path) {
+    char *copy = realpath(path, NULL);
+    if (!copy) return NULL;
+    char *slash = strrchr(copy, '/');
+    char *name = strdup(slash && slash[1] ? slash + 1 : copy);
+    free(copy);
+    return name;
+}
+
+static int read_configs(struct opened_model *m, struct err *e) {
+    char path[LIMIT_PATH];
+    int rc = file_join(path, sizeof path, m->path, "config.json", e);
+    if (!rc) rc = file_read(path, LIMIT_CONFIG_BYTES, &m->config_json, &m->config_bytes, e);
+    if (rc) return rc;
+    rc = model_parse_config(m->config_json, m->config_bytes, &m->hparams, e);
+    if (rc) {
+        err_prefix(e, "%s", path);
+        return rc;
+    }
+    char *generation = NULL;
+    size_t generation_bytes = 0;
+    rc = file_join(path, sizeof path, m->path, "generation_config.json", e);
+    if (!rc && file_exists(path)) rc = file_read(path, LIMIT_CONFIG_BYTES, &generation, &generation_bytes, e);
+    if (!rc) {
+        rc = model_parse_generation(generation, generation_bytes, &m->hparams, &m->defaults, e);
+        if (rc) err_prefix(e, "%s", path);
+    }
+    free(generation);
+    return rc;
+}
+
+int open_model(const char *path, struct opened_model *m, struct err *e) {
+    *m = (struct opened_model){0};
+    if (!file_exists(path)) return err_set(e, ERR_NOT_FOUND, "%s: no such model file or folder", path);
+    if (!file_is_dir(path))
+        return err_set(e, ERR_UNSUPPORTED, "%s: not a folder; a model is a folder with config.json, *.safetensors and "
+                                           "tokenizer.json (GGUF files are not read yet)", path);
+    m->path = strdup(path);
+    m->name = last_part(path);
+    int rc = m->path && m->name ? ERR_OK : err_set(e, ERR_NOMEM, "%s: no memory", path);
+    if (!rc) rc = read_configs(m, e);
+    if (!rc) rc = tensors_open(path, &m->tensors, e);
+    if (rc) open_model_close(m);
+    return rc;
+}
+
+void open_model_close(struct opened_model *m) {
+    if (m->tensors) tensors_free(m->tensors);
+    free(m->path);
+    free(m->name);
+    free(m->config_json);
+    *m = (struct opened_model){0};
+}

@@ -1,0 +1,110 @@
+// What a model is: hyper-parameters, which tensors a layer needs, and the layer as a sequence of backend operations.
+// A family is one file (family_qwen3.c, ...) with a struct family; the next one is added to the table in family.c.
+#pragma once
+#include "base/err.h"
+#include "base/limits.h"
+#include "compute/backend.h"
+#include "weights/tensors.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct family;
+
+enum weight_mode {  // --weights
+    WEIGHTS_NATIVE, // block types as the file has them, floats to L8 (the default)
+    WEIGHTS_AS_IS,  // float tensors stay float: NUMERICS 3.3
+    WEIGHTS_L8,
+    WEIGHTS_Q8_0,
+    WEIGHTS_Q4_0
+};
+
+// Hyper-parameters, read from config.json. Plain data; every number was checked against limits.h.
+struct hparams {
+    const struct family *family;
+    uint32_t n_layers, hidden, n_heads, n_kv_heads, head_dim, ffn, n_vocab;
+    uint32_t max_context;            // max_position_embeddings
+    uint32_t window;                 // sliding window; 0: none
+    bool window_layer[LIMIT_LAYERS]; // layer i looks only that far back
+    enum dtype float_type;           // of the float tensors, as the file says (F32 where it does not): for accounting
+    float rms_eps;
+    bool tied_embedding;
+    // MoE; n_experts = 0: dense. dense_layer[i]: layer i has a dense MLP all the same.
+    uint32_t n_experts, top_k, expert_ffn;
+    bool norm_topk;
+    bool dense_layer[LIMIT_LAYERS];
+    // RoPE, ready for NUMERICS 5: quarter-turn frequencies, made once at the head; their bits travel in the plan.
+    uint32_t n_freq; // rotated pairs of a head
+    double fq[LIMIT_HEAD_DIM / 2];
+    float rope_factor; // attention factor (YaRN); 1: none
+    int32_t eos_ids[LIMIT_STOP_IDS];
+    uint32_t n_eos;
+    int32_t bos_id; // -1: none
+};
+
+// Sampling defaults of generation_config.json. What it does not name is off: temperature 1, top_p 1, min_p 0, top_k 0.
+struct gen_defaults {
+    float temperature, top_p, min_p;
+    int32_t top_k;
+};
+
+// config.json (NUL-terminated or not; len bytes) -> hparams. An unknown architecture or a setting that this build
+// cannot honour is ERR_UNSUPPORTED with its name.
+int model_parse_config(const char *json, uint64_t len, struct hparams *h, struct err *e) MUST_CHECK;
+// generation_config.json: adds end tokens to h and reads the defaults (an explicit do_sample false: temperature 0).
+// json may be NULL.
+int model_parse_generation(const char *json, uint64_t len, struct hparams *h, struct gen_defaults *g,
+                           struct err *e) MUST_CHECK;
+
+// How a model is computed; equal on all nodes of a route (part of the plan, hashed with ln=1 and the RoPE bits).
+struct run_mode {
+    enum weight_mode weights;
+    enum kv_type kv;
+    bool verify; // the plain mathematics: float weights, KV_F32, residual not rounded; reference kernels only
+};
+// Hash of everything on which the bytes depend: ln version, mode, had, hyper-parameters, RoPE bits.
+uint64_t model_plan_hash(const struct hparams *h, const struct run_mode *m);
+
+// One tensor that a range of layers needs. want: shape outermost first, 0 where a dimension does not exist.
+struct tensor_need {
+    char name[256];
+    uint64_t dim[2];
+    bool is_matrix; // may be quantised; else kept as f32 (norms, router)
+};
+// Lists what the layers [a, b) need, with the embedding if a == 0 and the final norm and output head if b == n_layers
+// (a tied output head needs the embedding). Calls fn for each; stops and returns what fn returns if not 0.
+int model_needs(const struct hparams *h, uint32_t a, uint32_t b, int (*fn)(void *arg, const struct tensor_need *n),
+                void *arg) MUST_CHECK;
+// Bytes that these layers take in the backend's memory.
+uint64_t model_layer_bytes(const struct hparams *h, const struct run_mode *m, const struct backend_ops *ops, uint32_t a,
+                           uint32_t b);
+uint64_t model_kv_bytes_per_token(const struct hparams *h, enum kv_type kv, uint32_t n_layers);
+
+// The loaded layers [a, b) on one backend.
+struct model_part;
+struct model_progress {
+    void (*fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes); // may be NULL
+    void *arg;
+};
+int model_part_load(const struct hparams *h, const struct run_mode *m, const struct tensors *t, struct backend *be,
+                    uint32_t a, uint32_t b, const struct model_progress *p, struct model_part **part,
+                    struct err *e) MUST_CHECK;
+void model_part_free(struct model_part *part);
+
+// Scratch for max_rows rows, shared by all layers of a stage. Owned by the engine's stage.
+struct scratch;
+struct scratch *scratch_new(const struct hparams *h, const struct run_mode *m, struct backend *be, uint32_t max_rows);
+void scratch_free(struct scratch *s);
+uint64_t scratch_bytes(const struct hparams *h, uint32_t max_rows);
+
+// Where the time of a stage goes; head and sample count whole (their matmul is in them).
+enum model_op { OP_MATMUL, OP_ATTENTION, OP_NORM_QUANT, OP_MOE, OP_HEAD, OP_SAMPLE, OP_OTHER, OP_N };
+const uint64_t *scratch_op_ns(const struct scratch *s); // [OP_N] since scratch_new
+
+// The three pieces of a pass. x [n_rows][hidden] f32 in the backend's memory. rope tables are made once per batch.
+void model_embed(const struct model_part *p, struct scratch *s, const int32_t *tokens, const struct batch *b, float *x);
+void model_begin(const struct model_part *p, struct scratch *s, const struct batch *b); // RoPE tables of this batch
+void model_layer(const struct model_part *p, struct scratch *s, uint32_t layer, struct kv_cache *kv,
+                 const struct batch *b, float *x); // layer counts from 0 in the whole model; kv layer is layer - a
+// logits [n_out][n_vocab] of the rows index[0..n_out) of x. With normed not NULL the rows after the final norm too.
+void model_head(const struct model_part *p, struct scratch *s, const uint32_t *index, uint32_t n_out,
+                const struct batch *b, const float *x, float *logits, float *normed);

@@ -1,0 +1,51 @@
+// The inside of a loaded part and of its scratch, for the files of this folder only.
+#pragma once
+#include "model/model.h"
+
+enum layer_matrix { MAT_Q, MAT_K, MAT_V, MAT_O, MAT_GATE, MAT_UP, MAT_DOWN, MAT_ROUTER, MAT_N };
+enum layer_vector { VEC_ATTN_NORM, VEC_Q_NORM, VEC_K_NORM, VEC_MLP_NORM, VEC_N };
+enum expert_matrix { EXP_GATE, EXP_UP, EXP_DOWN, EXP_N };
+
+struct layer {
+    struct weight *matrix[MAT_N];  // NULL: this layer has none
+    float *vector[VEC_N];          // in the backend's memory
+    struct weight **expert[EXP_N]; // [n_experts] each, or NULL
+    bool has_block;                // a matrix of the integer path is among them: its input must be quantised
+};
+
+struct model_part {
+    struct hparams h;
+    struct run_mode mode;
+    struct backend *be;
+    uint32_t a, b;
+    struct weight *embed, *head; // head is embed where the two are tied
+    float *final_norm;
+    bool head_has_block;
+    struct layer *layers; // [b - a]
+};
+
+struct scratch {
+    struct backend *be;
+    uint32_t max_rows;
+    // All [max_rows][...] f32 in the backend's memory; the widest row of each is said.
+    float *norm;      // hidden
+    float *q, *attn;  // n_heads * head_dim
+    float *k, *v;     // n_kv_heads * head_dim
+    float *y;         // hidden: output of attention or MLP
+    float *gate, *up; // ffn of a dense layer
+    float *router;    // n_experts
+    float *cos, *sin; // n_freq
+    struct qrows *rows;
+    // Of the rows that go through the output head.
+    uint8_t *head_fault;
+    uint32_t *head_pos;
+    uint64_t op_ns[OP_N], mark_ns;
+};
+
+// Adds the time since the last call (or since scratch_begin) to one kind of operation.
+void scratch_begin(struct scratch *s);
+void scratch_time(struct scratch *s, enum model_op op);
+
+// Type in which a tensor of this file type, with rows of k values, is kept. Rows that are not whole blocks of Q8_0 or
+// Q4_0 become L8, which pads.
+enum dtype part_kept_type(const struct run_mode *m, enum dtype file_type, bool is_matrix, uint64_t k);

@@ -1,0 +1,114 @@
+#include "weights/collection.h"
+
+#include "base/limits.h"
+#include "os/random.h"
+#include <stdlib.h>
+#include <string.h>
+
+int tensors_new(struct tensors **t) {
+    struct tensors *n = calloc(1, sizeof *n);
+    if (!n) return ERR_NOMEM;
+    strmap_init(&n->index, LIMIT_TENSORS, LIMIT_SAFETENSORS_HEADER, random_u64());
+    *t = n;
+    return ERR_OK;
+}
+
+void tensors_free(struct tensors *t) {
+    if (!t) return;
+    for (uint32_t i = 0; i < t->count; i++) free((char *)t->list[i].name);
+    for (uint32_t i = 0; i < t->n_maps; i++) file_map_close(&t->maps[i]);
+    strmap_fini(&t->index);
+    free(t->maps);
+    free(t->list);
+    free(t);
+}
+
+static int grow(struct tensors *t) {
+    uint32_t cap = t->cap ? 2 * t->cap : 64;
+    struct tensor *list = realloc(t->list, cap * sizeof *list);
+    if (!list) return ERR_NOMEM;
+    t->list = list;
+    t->cap = cap;
+    return ERR_OK;
+}
+
+int tensors_add(struct tensors *t, const struct tensor *one, struct err *e) {
+    size_t len = strlen(one->name);
+    uint32_t there;
+    if (strmap_get(&t->index, one->name, len, &there))
+        return err_set(e, ERR_FORMAT, "tensor %s: there twice; names are unique in a model", one->name);
+    if (t->count == LIMIT_TENSORS) return err_set(e, ERR_LIMIT, "more than %d tensors", LIMIT_TENSORS);
+    if (t->count == t->cap && grow(t)) return err_set(e, ERR_NOMEM, "no memory for the list of tensors");
+    char *name = strdup(one->name);
+    if (!name) return err_set(e, ERR_NOMEM, "no memory for the name of a tensor");
+    int rc = strmap_put(&t->index, name, len, t->count);
+    if (rc) {
+        free(name);
+        return err_set(e, rc, "no room for the name of tensor %s", one->name);
+    }
+    t->list[t->count] = *one;
+    t->list[t->count].name = name;
+    t->count++;
+    return ERR_OK;
+}
+
+int tensors_add_file(struct tensors *t, const char *path, struct err *e) {
+    if (t->n_maps == LIMIT_SHARDS)
+        return err_set(e, ERR_LIMIT, "%s: a model has more than %d files", path, LIMIT_SHARDS);
+    if (!t->maps) t->maps = calloc(LIMIT_SHARDS, sizeof *t->maps);
+    if (!t->maps) return err_set(e, ERR_NOMEM, "%s: no memory", path);
+    struct file_map *m = &t->maps[t->n_maps];
+    int rc = file_map_open(m, path, e);
+    if (rc) return rc;
+    t->n_maps++;
+    if (safetensors_read(t, m->data, m->len_bytes, e)) return err_prefix(e, "%s", path);
+    return ERR_OK;
+}
+
+static int open_folder(struct tensors *t, const char *folder, struct err *e) {
+    char path[LIMIT_PATH];
+    int rc = file_join(path, sizeof path, folder, "model.safetensors", e);
+    if (rc) return rc;
+    if (file_exists(path)) return tensors_add_file(t, path, e);
+    rc = file_join(path, sizeof path, folder, "model.safetensors.index.json", e);
+    if (rc) return rc;
+    if (file_exists(path)) return index_open(t, folder, path, e);
+    return err_set(e, ERR_NOT_FOUND, "%s: neither model.safetensors nor model.safetensors.index.json is there", folder);
+}
+
+int tensors_open(const char *path, struct tensors **t, struct err *e) {
+    if (!file_exists(path)) return err_set(e, ERR_NOT_FOUND, "%s: no such file or folder", path);
+    struct tensors *n;
+    if (tensors_new(&n)) return err_set(e, ERR_NOMEM, "%s: no memory", path);
+    int rc = file_is_dir(path) ? open_folder(n, path, e) : tensors_add_file(n, path, e);
+    if (rc) {
+        tensors_free(n);
+        return rc;
+    }
+    *t = n;
+    return ERR_OK;
+}
+
+int tensors_open_memory(const uint8_t *data, uint64_t bytes, struct tensors **t, struct err *e) {
+    struct tensors *n;
+    if (tensors_new(&n)) return err_set(e, ERR_NOMEM, "no memory for a list of tensors");
+    int rc = safetensors_read(n, data, bytes, e);
+    if (rc) {
+        tensors_free(n);
+        return rc;
+    }
+    *t = n;
+    return ERR_OK;
+}
+
+uint32_t tensors_count(const struct tensors *t) { return t->count; }
+
+const struct tensor *tensors_at(const struct tensors *t, uint32_t i) {
+    ASSERT(i < t->count);
+    return &t->list[i];
+}
+
+const struct tensor *tensors_find(const struct tensors *t, const char *name) {
+    uint32_t i;
+    return strmap_get(&t->index, name, strlen(name), &i) ? &t->list[i] : NULL;
+}

@@ -1,0 +1,268 @@
+#include "wire/control_arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void *arena_alloc(void *arg, size_t bytes) {
+    struct control *c = arg;
+    size_t want = (bytes + 15) / 16 * 16;
+    if (bytes > CONTROL_ARENA_BYTES || want > CONTROL_ARENA_BYTES - c->used_bytes) return NULL;
+    void *p = c->arena + c->used_bytes;
+    c->used_bytes += want;
+    return p;
+}
+
+static void arena_free(void *arg, void *p) {
+    (void)arg;
+    (void)p;
+}
+
+struct control *control_new(void) {
+    struct control *c = aligned_alloc(64, (sizeof *c + 63) / 64 * 64);
+    if (!c) return NULL;
+    c->allocator = (ProtobufCAllocator){.alloc = arena_alloc, .free = arena_free, .allocator_data = c};
+    c->used_bytes = 0;
+    return c;
+}
+
+void control_free(struct control *c) { free(c); }
+
+struct control_bytes control_pack(struct control *c, const ProtobufCMessage *m) {
+    size_t n = protobuf_c_message_get_packed_size(m);
+    ASSERT(n <= sizeof c->out, "%s has %zu bytes", m->descriptor->name, n);
+    protobuf_c_message_pack(m, c->out);
+    return (struct control_bytes){c->out, (uint32_t)n};
+}
+
+int control_unpack(struct control *c, const ProtobufCMessageDescriptor *d, const void *data, uint32_t len, void **m,
+                   struct err *e) {
+    static const uint8_t nothing[1];
+    c->used_bytes = 0;
+    *m = protobuf_c_message_unpack(d, &c->allocator, len, len ? data : nothing);
+    if (!*m) return err_set(e, ERR_FORMAT, "%s: not a message of that kind, or one that is too large", d->name);
+    return ERR_OK;
+}
+
+// Copies a text that fits and holds no control characters: it will stand in logs and on terminals.
+static int take_text(const char *field, const char *from, char *to, size_t to_bytes, struct err *e) {
+    size_t n = strlen(from);
+    if (n >= to_bytes) return err_set(e, ERR_LIMIT, "%s has %zu bytes, at most %zu", field, n, to_bytes - 1);
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)from[i] < 0x20 || from[i] == 0x7f)
+            return err_set(e, ERR_FORMAT, "%s holds a control character", field);
+    memcpy(to, from, n + 1);
+    return ERR_OK;
+}
+
+static int take_bytes(const char *field, const ProtobufCBinaryData *from, uint8_t *to, size_t max, uint32_t *len,
+                      struct err *e) {
+    if (from->len == 0 || from->len > max)
+        return err_set(e, ERR_LIMIT, "%s has %zu bytes, 1 to %zu are right", field, from->len, max);
+    memcpy(to, from->data, from->len);
+    *len = (uint32_t)from->len;
+    return ERR_OK;
+}
+
+static int take_exact(const char *field, const ProtobufCBinaryData *from, uint8_t *to, size_t want, struct err *e) {
+    if (from->len != want) return err_set(e, ERR_FORMAT, "%s has %zu bytes, %zu are right", field, from->len, want);
+    memcpy(to, from->data, want);
+    return ERR_OK;
+}
+
+static ProtobufCBinaryData binary(const uint8_t *data, size_t len) {
+    return (ProtobufCBinaryData){.len = len, .data = (uint8_t *)(uintptr_t)data};
+}
+
+struct control_bytes control_put_enrol(struct control *c, const struct control_enrol *m) {
+    Loom__Enrol p = LOOM__ENROL__INIT;
+    p.secret = binary(m->secret, sizeof m->secret);
+    p.csr = binary(m->csr, m->csr_bytes);
+    return control_pack(c, &p.base);
+}
+
+int control_get_enrol(struct control *c, const void *data, uint32_t len, struct control_enrol *m, struct err *e) {
+    void *v;
+    int rc = control_unpack(c, &loom__enrol__descriptor, data, len, &v, e);
+    if (rc) return rc;
+    const Loom__Enrol *p = v;
+    rc = take_exact("ENROL: secret", &p->secret, m->secret, sizeof m->secret, e);
+    return rc ? rc : take_bytes("ENROL: csr", &p->csr, m->csr, sizeof m->csr, &m->csr_bytes, e);
+}
+
+struct control_bytes control_put_enrolled(struct control *c, const struct control_enrolled *m) {
+    Loom__Enrolled p = LOOM__ENROLLED__INIT;
+    p.cert = binary(m->cert, m->cert_bytes);
+    p.ca = binary(m->ca, m->ca_bytes);
+    return control_pack(c, &p.base);
+}
+
+int control_get_enrolled(struct control *c, const void *data, uint32_t len, struct control_enrolled *m, struct err *e) {
+    void *v;
+    int rc = control_unpack(c, &loom__enrolled__descriptor, data, len, &v, e);
+    if (rc) return rc;
+    const Loom__Enrolled *p = v;
+    rc = take_bytes("ENROLLED: cert", &p->cert, m->cert, sizeof m->cert, &m->cert_bytes, e);
+    return rc ? rc : take_bytes("ENROLLED: ca", &p->ca, m->ca, sizeof m->ca, &m->ca_bytes, e);
+}
+
+struct control_bytes control_put_text(struct control *c, const char *text) {
+    char cut[CONTROL_TEXT_MAX];
+    size_t n = strnlen(text, sizeof cut - 1);
+    for (size_t i = 0; i < n; i++) cut[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7f ? ' ' : text[i];
+    cut[n] = 0;
+    Loom__Text p = LOOM__TEXT__INIT;
+    p.text = cut;
+    return control_pack(c, &p.base);
+}
+
+int control_get_text(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], struct err *e) {
+    void *v;
+    int rc = control_unpack(c, &loom__text__descriptor, data, len, &v, e);
+    return rc ? rc : take_text("text", ((const Loom__Text *)v)->text, text, CONTROL_TEXT_MAX, e);
+}
+
+// Structs that go out are const and protobuf-c's strings are not; it only reads them.
+static char *text_of(const char *s) { return (char *)(uintptr_t)s; }
+
+struct control_bytes control_put_join(struct control *c, const struct control_join *m) {
+    Loom__Join p = LOOM__JOIN__INIT;
+    p.ln = m->ln;
+    p.selftest = m->selftest;
+    p.isa = text_of(m->isa);
+    p.memory_bytes = m->memory_bytes;
+    p.port = m->port;
+    p.name = text_of(m->name);
+    return control_pack(c, &p.base);
+}
+
+int control_get_join(struct control *c, const void *data, uint32_t len, struct control_join *m, struct err *e) {
+    void *v;
+    int rc = control_unpack(c, &loom__join__descriptor, data, len, &v, e);
+    if (rc) return rc;
+    const Loom__Join *p = v;
+    *m = (struct control_join){.ln = p->ln, .port = p->port, .selftest = p->selftest, .memory_bytes = p->memory_bytes};
+    if (p->port < 1 || p->port > 65535) return err_set(e, ERR_FORMAT, "JOIN: port is %u", p->port);
+    rc = take_text("JOIN: isa", p->isa, m->isa, sizeof m->isa, e);
+    return rc ? rc : take_text("JOIN: name", p->name, m->name, sizeof m->name, e);
+}
+
+struct control_bytes control_put_welcome(struct control *c, const struct control_welcome *m) {
+    uint64_t bits[LIMIT_HEAD_DIM / 2];
+    memcpy(bits, m->fq, m->n_freq * sizeof bits[0]);
+    Loom__Welcome p = LOOM__WELCOME__INIT;
+    p.node = m->node;
+    p.model = text_of(m->model);
+    p.weights = m->weights;
+    p.kv = m->kv;
+    p.verify = m->verify;
+    p.max_rows = m->max_rows;
+    p.max_context = m->max_context;
+    p.plan_hash = m->plan_hash;
+    p.heartbeat_us = m->heartbeat_us;
+    p.n_fq_bits = m->n_freq;
+    p.fq_bits = bits;
+    memcpy(&p.rope_factor_bits, &m->rope_factor, sizeof m->rope_factor);
+    return control_pack(c, &p.base);
+}
+
+static int check_welcome(const struct control_welcome *m, struct err *e) {
+    if (m->max_rows < 1 || m->max_rows > LIMIT_STEP_ROWS)
+        return err_set(e, ERR_LIMIT, "WELCOME: max_rows is %u, 1 to %d are right", m->max_rows, LIMIT_STEP_ROWS);
+    if (m->max_context < 1 || m->max_context > LIMIT_CONTEXT)
+        return err_set(e, ERR_LIMIT, "WELCOME: max_context is %u, 1 to %d are right", m->max_context, LIMIT_CONTEXT);
+    if (m->heartbeat_us < 1000 || m->heartbeat_us > 60000000)
+        return err_set(e, ERR_LIMIT, "WELCOME: heartbeat_us is %lu, 1000 to 60000000 are right", m->heartbeat_us);
+    return ERR_OK;
+}
+
+int control_get_welcome(struct control *c, const void *data, uint32_t len, struct control_welcome *m, struct err *e) {
+    void *v;
+    int rc = control_unpack(c, &loom__welcome__descriptor, data, len, &v, e);
+    if (rc) return rc;
+    const Loom__Welcome *p = v;
+    if (p->n_fq_bits > LIMIT_HEAD_DIM / 2)
+        return err_set(e, ERR_LIMIT, "WELCOME: %zu frequencies, at most %d", p->n_fq_bits, LIMIT_HEAD_DIM / 2);
+    *m = (struct control_welcome){.node = p->node,
+                                  .weights = p->weights,
+                                  .kv = p->kv,
+                                  .verify = p->verify,
+                                  .max_rows = p->max_rows,
+                                  .max_context = p->max_context,
+                                  .plan_hash = p->plan_hash,
+                                  .heartbeat_us = p->heartbeat_us,
+                                  .n_freq = (uint32_t)p->n_fq_bits};
+    if (p->n_fq_bits) memcpy(m->fq, p->fq_bits, p->n_fq_bits * sizeof m->fq[0]);
+    memcpy(&m->rope_factor, &p->rope_factor_bits, sizeof m->rope_factor);
+    rc = take_text("WELCOME: model", p->model, m->model, sizeof m->model, e);
+    return rc ? rc : check_welcome(m, e);
+}
+
+struct control_bytes control_put_load(struct control *c, const struct control_load *m) {
+    Loom__Load p = LOOM__LOAD__INIT;
+    p.n_stages = m->n_stages;
+    p.a = m->a;
+    p.b = m->b;
+    p.n_blocks = m->n_blocks;
+    p.next_address = text_of(m->next_address);
+    p.next_name = text_of(m->next_name);
+    p.route_key = binary(m->route_key, sizeof m->route_key);
+    return control_pack(c, &p.base);
+}
+
+int control_get_load(struct control *c, const void *data, uint32_t len, struct control_load *m, struct err *e) {
+    void *v;
+    int rc = control_unpack(c, &loom__load__descriptor, data, len, &v, e);
+    if (rc) return rc;
+    const Loom__Load *p = v;
+    *m = (struct control_load){.n_stages = p->n_stages, .a = p->a, .b = p->b, .n_blocks = p->n_blocks};
+    if (p->n_stages < 1 || p->n_stages > LIMIT_STAGES)
+        return err_set(e, ERR_LIMIT, "LOAD: n_stages is %u, 1 to %d are right", p->n_stages, LIMIT_STAGES);
+    if (p->a >= p->b || p->b > LIMIT_LAYERS)
+        return err_set(e, ERR_FORMAT, "LOAD: layers [%u, %u) are none", p->a, p->b);
+    rc = take_text("LOAD: next_address", p->next_address, m->next_address, sizeof m->next_address, e);
+    if (!rc) rc = take_text("LOAD: next_name", p->next_name, m->next_name, sizeof m->next_name, e);
+    return rc ? rc : take_exact("LOAD: route_key", &p->route_key, m->route_key, sizeof m->route_key, e);
+}
+
+struct control_bytes control_put_heartbeat(struct control *c, const struct control_heartbeat *m) {
+    Loom__Heartbeat p = LOOM__HEARTBEAT__INIT;
+    p.time_us = m->time_us;
+    p.rtt_us = m->rtt_us;
+    p.loading_bytes = m->loading_bytes;
+    p.memory_used_bytes = m->memory_used_bytes;
+    p.slots_used = m->slots_used;
+    p.blocks_used = m->blocks_used;
+    p.steps = m->steps;
+    p.busy_us = m->busy_us;
+    return control_pack(c, &p.base);
+}
+
+int control_get_heartbeat(struct control *c, const void *data, uint32_t len, struct control_heartbeat *m,
+                          struct err *e) {
+    void *v;
+    int rc = control_unpack(c, &loom__heartbeat__descriptor, data, len, &v, e);
+    if (rc) return rc;
+    const Loom__Heartbeat *p = v;
+    *m = (struct control_heartbeat){.time_us = p->time_us,
+                                    .rtt_us = p->rtt_us,
+                                    .loading_bytes = p->loading_bytes,
+                                    .memory_used_bytes = p->memory_used_bytes,
+                                    .steps = p->steps,
+                                    .busy_us = p->busy_us,
+                                    .slots_used = p->slots_used,
+                                    .blocks_used = p->blocks_used};
+    return ERR_OK;
+}
+
+struct control_bytes control_put_attach(struct control *c, const uint8_t key[CONTROL_KEY_BYTES]) {
+    Loom__Attach p = LOOM__ATTACH__INIT;
+    p.route_key = binary(key, CONTROL_KEY_BYTES);
+    return control_pack(c, &p.base);
+}
+
+int control_get_attach(struct control *c, const void *data, uint32_t len, uint8_t key[CONTROL_KEY_BYTES],
+                       struct err *e) {
+    void *v;
+    int rc = control_unpack(c, &loom__attach__descriptor, data, len, &v, e);
+    return rc ? rc : take_exact("ATTACH: route_key", &((const Loom__Attach *)v)->route_key, key, CONTROL_KEY_BYTES, e);
+}
