@@ -173,12 +173,11 @@ static enum MHD_Result take_body(struct exchange *x, const char *data, size_t *d
 }
 
 static enum MHD_Result reply_get(struct exchange *x, struct MHD_Connection *connection) {
-    struct buf out;
-    unsigned retry_after_s = 0;
-    buf_init(&out, REPLY_MAX_BYTES);
-    int status = x->route->get(x->gateway, &out, &retry_after_s);
-    if (status != 500) return reply(x, connection, status, x->route->content_type, retry_after_s, &out);
-    buf_fini(&out);
+    struct route_reply r = {0};
+    buf_init(&r.body, REPLY_MAX_BYTES);
+    int status = x->route->get(x->gateway, &r);
+    if (status != 500) return reply(x, connection, status, x->route->content_type, r.retry_after_s, &r.body);
+    buf_fini(&r.body);
     refuse(x, 500, "internal_error", "The server could not describe itself: out of memory");
     return reply_error(x, connection);
 }

@@ -4,28 +4,25 @@
 #include "gateway/server.h"
 #include <string.h>
 
-static int get_models(struct gateway *g, struct buf *out, unsigned *retry_after_s) {
-    (void)retry_after_s;
-    return respond_models(&g->config.model, out) ? 500 : 200;
+static int get_models(struct gateway *g, struct route_reply *r) {
+    return respond_models(&g->config.model, &r->body) ? 500 : 200;
 }
 
-static int get_health(struct gateway *g, struct buf *out, unsigned *retry_after_s) {
+static int get_health(struct gateway *g, struct route_reply *r) {
     struct gateway_health h = {0};
     g->config.ops.health(g->config.ops.head, &h);
-    if (!h.ready) *retry_after_s = h.retry_after_us < 1000000 ? 1 : (unsigned)(h.retry_after_us / 1000000);
-    if (respond_health(&h, out)) return 500;
+    if (!h.ready) r->retry_after_s = h.retry_after_us < 1000000 ? 1 : (unsigned)(h.retry_after_us / 1000000);
+    if (respond_health(&h, &r->body)) return 500;
     return h.ready ? 200 : 503;
 }
 
-static int get_metrics(struct gateway *g, struct buf *out, unsigned *retry_after_s) {
-    (void)retry_after_s;
-    if (metrics_add(&g->shared.metrics, out)) return 500;
-    return g->config.ops.metrics(g->config.ops.head, out) ? 500 : 200;
+static int get_metrics(struct gateway *g, struct route_reply *r) {
+    if (metrics_add(&g->shared.metrics, &r->body)) return 500;
+    return g->config.ops.metrics(g->config.ops.head, &r->body) ? 500 : 200;
 }
 
-static int get_status(struct gateway *g, struct buf *out, unsigned *retry_after_s) {
-    (void)retry_after_s;
-    return g->config.ops.status(g->config.ops.head, out) ? 500 : 200;
+static int get_status(struct gateway *g, struct route_reply *r) {
+    return g->config.ops.status(g->config.ops.head, &r->body) ? 500 : 200;
 }
 
 static const struct route routes[] = {

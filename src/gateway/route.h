@@ -3,13 +3,17 @@
 #include "gateway/gateway.h"
 #include "gateway/metrics.h"
 
+struct route_reply {
+    struct buf body;
+    unsigned retry_after_s; // 0: no Retry-After
+};
+
 struct route {
     const char *path;
     enum metrics_route metrics;
     bool is_post;
-    bool chat; // of a POST
-    // Of a GET: writes the response; the status is returned.
-    int (*get)(struct gateway *g, struct buf *out, unsigned *retry_after_s);
+    bool chat;                                            // of a POST
+    int (*get)(struct gateway *g, struct route_reply *r); // of a GET: fills r, returns the status
     const char *content_type;
 };
 

@@ -55,16 +55,19 @@ static int open_socket(const char *listen_addr, int *fd, uint32_t *port, struct 
     int s = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool good = s >= 0 && setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
                 bind(s, found->ai_addr, found->ai_addrlen) == 0 && listen(s, LISTEN_BACKLOG) == 0;
-    struct sockaddr_storage bound;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in in;
+        struct sockaddr_in6 in6;
+    } bound = {0};
     socklen_t len = sizeof bound;
-    good = good && getsockname(s, (struct sockaddr *)&bound, &len) == 0;
+    good = good && getsockname(s, &bound.any, &len) == 0;
     if (!good) {
         rc = err_set(e, ERR_NET, "listen address '%s': %s", listen_addr, strerror(errno));
         if (s >= 0) close(s);
     } else {
         *fd = s;
-        *port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&bound)->sin6_port
-                                                  : ((struct sockaddr_in *)(void *)&bound)->sin_port);
+        *port = ntohs(bound.any.sa_family == AF_INET6 ? bound.in6.sin6_port : bound.in.sin_port);
     }
     freeaddrinfo(found);
     return rc;
