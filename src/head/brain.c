@@ -64,10 +64,11 @@ static void sync(struct brain *b, uint64_t now_us) {
     struct cluster_view v;
     cluster_view(b->cluster, &v);
     bool up = v.phase == CLUSTER_UP;
-    if (b->route_up && (!up || v.epoch != b->epoch)) {
+    if (b->route_up && !up) {
         sched_route_down(b->sched);
         b->route_up = false;
     }
+    ASSERT(!b->route_up || v.epoch == b->epoch, "epoch %u became %u without loading", b->epoch, v.epoch);
     if (up && !b->route_up) {
         sched_route_up(b->sched, v.epoch, v.plan->n_stages, v.plan->n_blocks);
         b->route_up = true;

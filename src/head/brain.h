@@ -14,25 +14,25 @@ struct brain_config {
     struct plan_model model;
     struct plan_wish wish;
     uint32_t n_vocab;
-    uint32_t max_context;       // tokens of a sequence, prompt and answer
-    uint32_t chunk_rows;        // row budget of a step: decode rows first, prefill chunks fill up
-    uint32_t max_seqs;          // running at once, <= LIMIT_SEQS
-    uint32_t min_nodes;         // no route before so many nodes joined (first start only)
-    uint64_t settle_us;         // wait for more nodes after the first one of a plan joined
-    uint64_t wait_for_node_us;  // how long running requests wait without a route before they fail
-    uint64_t heartbeat_us;      // nodes send one this often
-    uint64_t node_timeout_us;   // no heartbeat for so long: the node is lost
-    uint64_t step_deadline_us;  // least time given to a step; the real bound follows the route's own history
-    uint64_t load_deadline_us;  // a node that made no loading progress for so long is lost
+    uint32_t max_context;      // tokens of a sequence, prompt and answer
+    uint32_t chunk_rows;       // row budget of a step: decode rows first, prefill chunks fill up
+    uint32_t max_seqs;         // running at once, <= LIMIT_SEQS
+    uint32_t min_nodes;        // no route before so many nodes joined (first start only)
+    uint64_t settle_us;        // wait for more nodes after the first one of a plan joined
+    uint64_t wait_for_node_us; // how long running requests wait without a route before they fail
+    uint64_t heartbeat_us;     // nodes send one this often
+    uint64_t node_timeout_us;  // no heartbeat for so long: the node is lost
+    uint64_t step_deadline_us; // least time given to a step; the real bound follows the route's own history
+    uint64_t load_deadline_us; // a node that made no loading progress for so long is lost
 };
 
 enum brain_act {
-    ACT_LOAD,       // tell node to hold layers [a, b) for epoch (see struct brain_load)
-    ACT_STEP,       // send step to the first stage of the route
-    ACT_EVENT,      // hand event to the one who asked for request event.id
-    ACT_DROP_NODE,  // close the link: the brain holds the node for lost (it may join again, under a new number)
-    ACT_ROUTE_UP,   // a route serves: epoch, n_stages
-    ACT_ROUTE_DOWN  // none does, why says it
+    ACT_LOAD,      // tell node to hold layers [a, b) for epoch (see struct brain_load)
+    ACT_STEP,      // send step to the first stage of the route
+    ACT_EVENT,     // hand event to the one who asked for request event.id
+    ACT_DROP_NODE, // close the link: the brain holds the node for lost (it may join again, under a new number)
+    ACT_ROUTE_UP,  // a route serves: epoch, n_stages
+    ACT_ROUTE_DOWN // none does, why says it
 };
 
 // One node's part of the route of an epoch. A node answers with brain_node_ready(epoch) when it holds the layers, has
@@ -45,12 +45,12 @@ struct brain_load {
 
 struct brain_action {
     enum brain_act type;
-    uint64_t node;             // ACT_STEP (first stage), ACT_DROP_NODE
-    struct brain_load load;    // ACT_LOAD
-    const struct step *step;   // ACT_STEP
-    struct gen_event event;    // ACT_EVENT
-    uint32_t epoch, n_stages;  // ACT_ROUTE_UP
-    char why[256];             // ACT_DROP_NODE, ACT_ROUTE_DOWN
+    uint64_t node;            // ACT_STEP (first stage), ACT_DROP_NODE
+    struct brain_load load;   // ACT_LOAD
+    const struct step *step;  // ACT_STEP
+    struct gen_event event;   // ACT_EVENT
+    uint32_t epoch, n_stages; // ACT_ROUTE_UP
+    char why[256];            // ACT_DROP_NODE, ACT_ROUTE_DOWN
 };
 
 struct brain;

@@ -87,7 +87,6 @@ static void carry_out(struct head *h, const struct brain_action *a) {
         break;
     case ACT_EVENT: hand_over(h, &a->event); break;
     case ACT_DROP_NODE:
-        LOG_W("head", "node %llu is dropped: %s", (unsigned long long)a->node, a->why);
         if (h->links) links_drop(h->links, a->node, a->why);
         break;
     case ACT_ROUTE_UP:
@@ -143,7 +142,6 @@ static void on_joined(void *arg, uint64_t node, uint64_t memory_bytes) {
 
 static void on_lost(void *arg, uint64_t node, const char *why) {
     struct head *h = arg;
-    LOG_W("head", "node %llu is lost: %s", (unsigned long long)node, why);
     brain_node_lost(h->brain, clock_now_us(), node, why);
     act(h);
 }
@@ -162,7 +160,6 @@ static void on_ready(void *arg, uint64_t node, uint32_t epoch) {
 
 static void on_failed(void *arg, uint64_t node, uint32_t epoch, const char *why) {
     struct head *h = arg;
-    LOG_W("head", "node %llu, epoch %u: %s", (unsigned long long)node, epoch, why);
     brain_node_failed(h->brain, clock_now_us(), node, epoch, why);
     act(h);
 }
@@ -188,7 +185,10 @@ static void on_local_beat(void *arg) {
 
 static void on_local_ready(void *arg, uint32_t epoch) { on_ready(arg, local_node, epoch); }
 
-static void on_local_failed(void *arg, uint32_t epoch, const char *why) { on_failed(arg, local_node, epoch, why); }
+static void on_local_failed(void *arg, uint32_t epoch, const char *why) {
+    LOG_W("head", "local stages, epoch %u: %s", epoch, why);
+    on_failed(arg, local_node, epoch, why);
+}
 
 static void on_start(void *arg) {
     struct head *h = arg;

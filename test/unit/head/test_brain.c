@@ -1,0 +1,220 @@
+#include "head/brain.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { MS = 1000, VOCAB = 100 };
+
+struct bench {
+    struct brain *b;
+    uint64_t now;
+    uint32_t n_loads, n_steps, n_events, n_drops, n_ups, n_downs;
+    struct brain_load load[8];
+    struct gen_event event[64];
+    char text[400];
+    struct step_result result; // of the last step
+};
+
+static struct brain_config config_of(uint32_t n_layers) {
+    struct brain_config c = {.n_vocab = VOCAB, .max_context = 256, .chunk_rows = 64, .max_seqs = 8, .min_nodes = 1};
+    c.model.n_layers = n_layers;
+    for (uint32_t i = 0; i < n_layers; i++) c.model.layer_bytes[i] = 100;
+    c.model.kv_block_bytes = 1;
+    c.wish = (struct plan_wish){.context = 256, .max_blocks = 20};
+    c.wait_for_node_us = 3000 * MS;
+    c.heartbeat_us = 100 * MS;
+    c.node_timeout_us = 500 * MS;
+    c.step_deadline_us = 1000 * MS;
+    c.load_deadline_us = 1000 * MS;
+    return c;
+}
+
+static struct bench make(uint32_t n_layers) {
+    struct brain_config c = config_of(n_layers);
+    struct bench t = {.now = 1};
+    struct err e;
+    assert_int_equal(brain_new(&c, &t.b, &e), ERR_OK);
+    return t;
+}
+
+// Takes all actions; each step is answered in result with token 40 + its id.
+static void drain(struct bench *t) {
+    struct brain_action a;
+    t->n_loads = t->n_steps = t->n_events = t->n_drops = t->n_ups = t->n_downs = 0;
+    while (brain_next(t->b, &a)) {
+        switch (a.type) {
+        case ACT_LOAD:
+            t->load[t->n_loads++] = a.load;
+            break;
+        case ACT_STEP:
+            t->n_steps++;
+            t->result = (struct step_result){.id = a.step->id, .epoch = a.step->epoch};
+            for (uint32_t i = 0; i < a.step->n_seqs; i++) {
+                if (!a.step->seqs[i].sample) continue;
+                t->result.entry[t->result.n].slot = a.step->seqs[i].slot;
+                t->result.entry[t->result.n++].token = 40 + (int32_t)a.step->id;
+            }
+            break;
+        case ACT_EVENT:
+            t->event[t->n_events++] = a.event;
+            if (a.event.text) snprintf(t->text, sizeof t->text, "%s", a.event.text);
+            break;
+        case ACT_DROP_NODE:
+            t->n_drops++;
+            break;
+        case ACT_ROUTE_UP:
+            t->n_ups++;
+            break;
+        case ACT_ROUTE_DOWN:
+            t->n_downs++;
+            break;
+        }
+    }
+}
+
+static int submit(struct bench *t, uint64_t id, uint32_t n_prompt, uint32_t max_tokens, struct err *e) {
+    int32_t prompt[300];
+    for (uint32_t i = 0; i < 300; i++) prompt[i] = (int32_t)i % VOCAB;
+    struct gen_request r = {.prompt = prompt, .n_prompt = n_prompt, .max_tokens = max_tokens};
+    r.sampling.top_p = 1;
+    return brain_submit(t->b, t->now, id, &r, e);
+}
+
+static void up(struct bench *t, uint64_t node) {
+    brain_node_joined(t->b, t->now, node, 5000);
+    brain_tick(t->b, t->now);
+    drain(t);
+    assert_int_equal(t->n_loads, 1);
+    assert_int_equal(t->load[0].node, node);
+    brain_node_ready(t->b, t->now, node, t->load[0].epoch);
+}
+
+static void test_one_node_answers(void **state) {
+    (void)state;
+    struct bench t = make(4);
+    struct err e;
+    assert_int_equal(submit(&t, 1, 5, 2, &e), ERR_UNAVAILABLE);
+    assert_non_null(strstr(e.text, "no node has joined yet"));
+    up(&t, 77);
+    drain(&t);
+    assert_int_equal(t.n_ups, 1);
+    assert_int_equal(submit(&t, 1, 255, 2, &e), ERR_LIMIT);
+    assert_string_equal(e.text, "prompt of 255 tokens and max_tokens 2 exceed the context of 256 tokens");
+    assert_int_equal(submit(&t, 2, 5, 2, &e), ERR_OK);
+    drain(&t);
+    assert_int_equal(t.n_steps, 1);
+    brain_step_result(t.b, t.now, &t.result);
+    drain(&t);
+    assert_int_equal(t.n_events, 1);
+    assert_int_equal(t.event[0].token, 41);
+    assert_int_equal(t.event[0].finish, GEN_GOING);
+    struct step_result again = t.result;
+    brain_step_result(t.b, t.now, &again);
+    brain_step_result(t.b, t.now, &again);
+    drain(&t);
+    assert_int_equal(t.event[0].token, 42);
+    assert_int_equal(t.event[0].finish, GEN_LENGTH);
+    assert_int_equal(t.n_events, 1);
+    struct brain_status s;
+    brain_status(t.b, &s);
+    assert_true(s.route_up);
+    assert_int_equal(s.n_tokens, 2);
+    assert_int_equal(s.n_running + s.n_waiting + s.blocks_used, 0);
+    brain_free(t.b);
+}
+
+static void test_a_request_survives_its_node(void **state) {
+    (void)state;
+    struct bench t = make(4);
+    struct err e;
+    up(&t, 1);
+    submit(&t, 9, 5, 3, &e);
+    drain(&t);
+    brain_step_result(t.b, t.now, &t.result);
+    drain(&t);
+    struct step_result stale = t.result;
+    brain_node_lost(t.b, t.now, 1, "reset");
+    drain(&t);
+    assert_int_equal(t.n_downs, 1);
+    assert_int_equal(submit(&t, 10, 5, 3, &e), ERR_UNAVAILABLE);
+    t.now += 2900 * MS;
+    brain_tick(t.b, t.now);
+    drain(&t);
+    assert_int_equal(t.n_events, 0);
+    up(&t, 2);
+    brain_step_result(t.b, t.now, &stale);
+    drain(&t);
+    assert_int_equal(t.n_events, 0);
+    assert_int_equal(t.n_steps, 1);
+    assert_int_equal(t.result.epoch, 2);
+    brain_step_result(t.b, t.now, &t.result);
+    drain(&t);
+    assert_int_equal(t.event[0].index, 1); // goes on where it was
+    brain_cancel(t.b, t.now, 9);
+    brain_cancel(t.b, t.now, 9);
+    drain(&t);
+    assert_int_equal(t.n_events, 1);
+    assert_int_equal(t.event[0].finish, GEN_CANCELLED);
+    brain_free(t.b);
+}
+
+static void test_nobody_comes(void **state) {
+    (void)state;
+    struct bench t = make(4);
+    struct err e;
+    up(&t, 1);
+    submit(&t, 9, 5, 3, &e);
+    drain(&t);
+    brain_node_lost(t.b, t.now, 1, "reset");
+    drain(&t);
+    assert_true(brain_deadline_us(t.b) == t.now + 3000 * MS);
+    t.now = brain_deadline_us(t.b);
+    brain_tick(t.b, t.now);
+    drain(&t);
+    assert_int_equal(t.n_events, 1);
+    assert_int_equal(t.event[0].finish, GEN_FAILED);
+    assert_int_equal(t.event[0].code, ERR_UNAVAILABLE);
+    assert_non_null(strstr(t.text, "no machine came for 3 s"));
+    assert_true(brain_deadline_us(t.b) == UINT64_MAX);
+    brain_free(t.b);
+}
+
+static void test_nonsense_from_the_last_stage(void **state) {
+    (void)state;
+    struct bench t = make(4);
+    struct err e;
+    up(&t, 1);
+    submit(&t, 9, 5, 3, &e);
+    drain(&t);
+    t.result.entry[0].token = VOCAB;
+    brain_step_result(t.b, t.now, &t.result);
+    drain(&t);
+    assert_int_equal(t.n_drops, 1);
+    assert_int_equal(t.n_events, 0);
+    brain_free(t.b);
+}
+
+static void test_bad_configuration(void **state) {
+    (void)state;
+    struct brain *b;
+    struct err e;
+    struct brain_config c = config_of(4);
+    c.chunk_rows = LIMIT_STEP_ROWS + 1;
+    assert_int_equal(brain_new(&c, &b, &e), ERR_USAGE);
+    c = config_of(4);
+    c.node_timeout_us = c.heartbeat_us;
+    assert_int_equal(brain_new(&c, &b, &e), ERR_USAGE);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_node_answers),  cmocka_unit_test(test_a_request_survives_its_node),
+        cmocka_unit_test(test_nobody_comes),      cmocka_unit_test(test_nonsense_from_the_last_stage),
+        cmocka_unit_test(test_bad_configuration),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
