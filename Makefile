@@ -1,6 +1,7 @@
 # The front door. Each target is a line or two of CMake, ctest or a script; HACKING.md tells more.
 SECS  ?=
 SEED  ?= 1
+FIRST ?= 1
 SEEDS ?= 1000
 JOBS  ?= $(shell nproc 2>/dev/null || echo 2)
 BUILD := cmake --build --parallel $(JOBS) --preset
@@ -45,9 +46,9 @@ fuzz-%:
 chaos: loom
 	LOOM=$(CURDIR)/build/loom bash test/e2e/chaos.sh $(or $(SECS),300) $(SEED)
 
-# Whole clusters in one process, one for each of SEEDS seeds.
+# Whole clusters in one process, one for each of SEEDS seeds from FIRST on.
 sim: release
-	@set -e; for t in test/sim/test_*.c; do b=build/test/sim_$$(basename $$t .c | sed s/^test_//); echo "$$b $(SEEDS)"; $$b $(SEEDS); done
+	@set -e; for t in test/sim/test_*.c; do b=build/test/sim_$$(basename $$t .c | sed s/^test_//); echo "$$b $(FIRST) $(SEEDS)"; $$b $(FIRST) $(SEEDS); done
 
 clients: loom
 	LOOM=$(CURDIR)/build/loom bash test/clients/run.sh

@@ -11,27 +11,41 @@ static const struct {
     const char *name;
     uint64_t hash;
 } wanted[SELFTEST_HASHES] = {
-    {"exp2", 0x7d3ec289c027fea7},          {"exp2_dense", 0xf2b6b68440d29c32},
-    {"silu", 0x440785b4c7375163},          {"bf16", 0x889fce9314a82db7},
-    {"quant_i8", 0xe125054e7a04010a},      {"quant_many", 0xe2be59e8194f8a43},
-    {"rmsnorm", 0x7ec517228633d91b},       {"subnormal", 0x546b536141973b8b},
-    {"rope", 0xff05ae98a2a78a33},          {"hadamard", 0xf20aa2f7bb050b29},
-    {"rope_table", 0xda2cfbb881769615},    {"dot_Q8_0", 0x922046abd5eab766},
-    {"dot_Q4_0", 0xee6a699108acfc48},      {"dot_Q4_1", 0xc1052a9f1c2759ae},
-    {"dot_Q5_0", 0x273ba129649d06c1},      {"dot_Q5_1", 0x30f1c5142fda9a10},
-    {"dot_Q4_K", 0x50227ea1bd648bd1},      {"dot_Q5_K", 0x7f1061f9b28efbe8},
-    {"dot_Q6_K", 0xc676e56e2c340cf6},      {"dot_L8", 0xcb0ab43146406486},
-    {"dot_F32", 0xb1903dbc755493db},       {"make_l8", 0xdeb61e24068342d7},
-    {"dot_tail", 0xbb9966c130d1608a},      {"attention_64", 0x11aa35d8b58e91fc},
-    {"attention_64_win100", 0x2c5f8f3644f0a272}, {"attention_128", 0xb389e9f70f03469c},
-    {"attention_128_win100", 0x469c2f6cf268f008}, {"router_topk", 0x4a350e52779f44b7},
+    {"exp2", 0x7d3ec289c027fea7},
+    {"exp2_dense", 0xf2b6b68440d29c32},
+    {"silu", 0x440785b4c7375163},
+    {"bf16", 0x889fce9314a82db7},
+    {"quant_i8", 0xe125054e7a04010a},
+    {"quant_many", 0xe2be59e8194f8a43},
+    {"rmsnorm", 0x7ec517228633d91b},
+    {"subnormal", 0x546b536141973b8b},
+    {"rope", 0xff05ae98a2a78a33},
+    {"hadamard", 0xf20aa2f7bb050b29},
+    {"rope_table", 0xda2cfbb881769615},
+    {"dot_Q8_0", 0x922046abd5eab766},
+    {"dot_Q4_0", 0xee6a699108acfc48},
+    {"dot_Q4_1", 0xc1052a9f1c2759ae},
+    {"dot_Q5_0", 0x273ba129649d06c1},
+    {"dot_Q5_1", 0x30f1c5142fda9a10},
+    {"dot_Q4_K", 0x50227ea1bd648bd1},
+    {"dot_Q5_K", 0x7f1061f9b28efbe8},
+    {"dot_Q6_K", 0xc676e56e2c340cf6},
+    {"dot_L8", 0xcb0ab43146406486},
+    {"dot_F32", 0xb1903dbc755493db},
+    {"make_l8", 0xdeb61e24068342d7},
+    {"dot_tail", 0xbb9966c130d1608a},
+    {"attention_64", 0x11aa35d8b58e91fc},
+    {"attention_64_win100", 0x2c5f8f3644f0a272},
+    {"attention_128", 0xb389e9f70f03469c},
+    {"attention_128_win100", 0x469c2f6cf268f008},
+    {"router_topk", 0x4a350e52779f44b7},
     {"sampler", 0x45ca9c13cf92c5a9},
 };
 
 enum {
-    FLOATS = 65536,      // of each buffer below
+    FLOATS = 65536, // of each buffer below
     PANEL_BYTES = 16 * 2304 * 4,
-    DOT_K = 2304,        // two segments and a short one
+    DOT_K = 2304, // two segments and a short one
     DOT_ROWS = 12,
     DOT_TOKENS = 3,
     DOT_BLOCKS = DOT_K / REF_ACT_BLOCK,
@@ -44,7 +58,7 @@ enum {
 struct test {
     const struct kern *k;
     struct selftest_result *r;
-    uint32_t n;            // hashes made so far
+    uint32_t n; // hashes made so far
     uint64_t random, hash;
     bool fault;
     float x[FLOATS], w[FLOATS], y[FLOATS];
@@ -183,8 +197,14 @@ static void test_norm(struct test *t) {
 
 // A matrix in this kernel set's own layout. row_bytes apart in t->rows.
 static void load_matrix(struct test *t, enum dtype type, uint32_t n_rows, uint32_t k, struct weight *w) {
-    *w = (struct weight){.type = type, .n_rows = n_rows, .k = k, .n_panels = 1, .n_blocks = ref_n_blocks(k),
-                         .panels = t->k->panels, .code_xor = t->k->code_xor, .data = t->panel};
+    *w = (struct weight){.type = type,
+                         .n_rows = n_rows,
+                         .k = k,
+                         .n_panels = 1,
+                         .n_blocks = ref_n_blocks(k),
+                         .panels = t->k->panels,
+                         .code_xor = t->k->code_xor,
+                         .data = t->panel};
     w->panel_bytes = w->panels ? weight_panel_bytes(type, k) : 0;
     memset(t->panel, 0, PANEL_BYTES);
     if (w->panels)
@@ -279,7 +299,8 @@ static void hash_products(struct test *t, const struct weight *w, uint32_t n_tok
     float y[TILED_TOKENS * DOT_ROWS];
     uint32_t rows[TILED_TOKENS], row_bytes = w->n_rows * sizeof *y;
     for (uint32_t i = 0; i < TILED_TOKENS; i++) rows[i] = i % n_tokens;
-    struct matmul_job j = {.w = w, .a = t->a, .x = t->x, .x_stride = DOT_K, .rows = rows, .y = y, .y_stride = w->n_rows};
+    struct matmul_job j = {
+        .w = w, .a = t->a, .x = t->x, .x_stride = DOT_K, .rows = rows, .y = y, .y_stride = w->n_rows};
     t->k->matmul(&j, 0, 0, TILED_TOKENS);
     hash(t, y, n_tokens * row_bytes);
     for (uint32_t i = n_tokens; i < TILED_TOKENS; i++)
@@ -313,7 +334,8 @@ static void test_dots(struct test *t) {
     static const enum dtype types[] = {DT_Q8_0, DT_Q4_0, DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_L8};
     struct weight w;
     for (uint32_t i = 0; i < DOT_TOKENS * DOT_K; i++) t->x[i] = random_float(t);
-    for (uint32_t i = 0; i < DOT_TOKENS; i++) t->k->quant_row(t->x + i * DOT_K, DOT_K, t->a + i * DOT_BLOCKS, &t->fault);
+    for (uint32_t i = 0; i < DOT_TOKENS; i++)
+        t->k->quant_row(t->x + i * DOT_K, DOT_K, t->a + i * DOT_BLOCKS, &t->fault);
     for (uint32_t i = 0; i < 9; i++) {
         uint64_t bytes = dtype_row_bytes(types[i], DOT_K);
         for (uint32_t r = 0; r < DOT_ROWS; r++) random_row(t, types[i], DOT_K, t->rows + r * bytes);
@@ -344,14 +366,17 @@ static void put_key(struct test *t, uint32_t hd, uint32_t pos, const int8_t *k, 
 
 static void run_queries(struct test *t, uint32_t hd, uint32_t window, const float *dq, float scale) {
     static const uint32_t positions[QUERIES] = {0, 1, 63, 64, 65, 127, 700, 1023, 1024, 1500, 2100};
-    struct kv_view view = {.base = t->kv, .stride = kv_record_bytes(KV_I8, hd), .blocks = t->blocks, .type = KV_I8,
-                           .head_dim = hd};
+    struct kv_view view = {
+        .base = t->kv, .stride = kv_record_bytes(KV_I8, hd), .blocks = t->blocks, .type = KV_I8, .head_dim = hd};
     for (uint32_t at = 0; at < QUERIES; at += ATT_TILE) {
         struct att_query q[ATT_TILE];
         uint32_t n = QUERIES - at < ATT_TILE ? QUERIES - at : ATT_TILE;
         for (uint32_t i = 0; i < n; i++)
-            q[i] = (struct att_query){.q8 = t->q + (at + i) * hd, .qs = dq[at + i] * scale, .pos = positions[at + i],
-                                      .lo = ref_first_key(positions[at + i], window), .out = t->y + (at + i) * hd};
+            q[i] = (struct att_query){.q8 = t->q + (at + i) * hd,
+                                      .qs = dq[at + i] * scale,
+                                      .pos = positions[at + i],
+                                      .lo = ref_first_key(positions[at + i], window),
+                                      .out = t->y + (at + i) * hd};
         t->k->attention(&view, q, n);
         for (uint32_t i = 0; i < n; i++) t->fault |= q[i].fault;
     }

@@ -138,8 +138,8 @@ static int take_step(struct stage *s, const struct step *step, uint8_t *fault, s
             .row = q->row, .n_rows = q->n_rows, .pos = q->pos, .blocks = s->slots.list[q->slot].blocks};
         for (uint32_t r = 0; r < q->n_rows; r++) s->row_pos[q->row + r] = q->pos + r;
     }
-    *b = (struct batch){
-        .n_rows = step->n_rows, .n_seqs = step->n_seqs, .seqs = s->seqs, .row_pos = s->row_pos, .fault = fault};
+    *b = (struct batch){.n_rows = step->n_rows, .n_seqs = step->n_seqs, .seqs = s->seqs, .row_pos = s->row_pos};
+    b->fault = fault;
     return ERR_OK;
 }
 

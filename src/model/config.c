@@ -15,7 +15,7 @@ static json_t *load(const char *file, const char *json, uint64_t len, struct err
     while (len > 0 && json[len - 1] == '\0') len--;
     json_error_t why;
     json_t *root = json_loadb(json, len, JSON_REJECT_DUPLICATES, &why);
-    if (root && json_is_object(root)) return root;
+    if (json_is_object(root)) return root; // false for NULL as well
     if (root)
         err_set(e, ERR_FORMAT, "%s: not an object", file);
     else

@@ -115,8 +115,13 @@ static int load_vector(struct loader *l, const struct tensor *t, float **out) {
     return ERR_OK;
 }
 
+static struct layer *layer_of(const struct model_part *p, const struct tensor_slot *slot) {
+    ASSERT(slot->layer >= p->a && slot->layer < p->b);
+    return &p->layers[slot->layer - p->a];
+}
+
 static int load_expert(struct loader *l, const struct tensor *t, const struct tensor_slot *slot) {
-    struct layer *layer = &l->p->layers[slot->layer - l->p->a];
+    struct layer *layer = layer_of(l->p, slot);
     struct weight ***list = &layer->expert[slot->which];
     if (!*list) *list = calloc(l->p->h.n_experts, sizeof **list);
     if (!*list) return err_set(l->e, ERR_NOMEM, "no memory for tensor %s", t->name);
@@ -127,13 +132,14 @@ static int visit_load(void *arg, const struct tensor_need *n, const struct tenso
     struct loader *l = arg;
     struct model_part *p = l->p;
     const struct tensor *t = tensors_find(l->tensors, n->name);
-    struct layer *layer = slot->layer >= p->a ? &p->layers[slot->layer - p->a] : NULL;
     bool ignored = false;
     switch (slot->place) {
-    case PLACE_MATRIX:
+    case PLACE_MATRIX: {
+        struct layer *layer = layer_of(p, slot);
         return load_matrix(l, t, n->is_matrix, &layer->matrix[slot->which], &layer->has_block);
+    }
     case PLACE_VECTOR:
-        return load_vector(l, t, &layer->vector[slot->which]);
+        return load_vector(l, t, &layer_of(p, slot)->vector[slot->which]);
     case PLACE_EXPERT:
         return load_expert(l, t, slot);
     case PLACE_EMBED:

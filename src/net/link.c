@@ -172,11 +172,11 @@ static void set_socket_options(int fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacked, sizeof unacked);
 }
 
-static void describe_end(struct link *l, short what, char *out, size_t out_bytes) {
+// libevent hands on a failed system call under TLS as the bare code SSL_ERROR_SYSCALL; the reason is in errno then.
+static void describe_end(struct link *l, short what, int socket_error, char *out, size_t out_bytes) {
     unsigned long ssl_error = bufferevent_get_openssl_error(l->bev);
-    int socket_error = EVUTIL_SOCKET_ERROR();
     char reason[160];
-    if (ssl_error) {
+    if (ssl_error && ERR_GET_LIB(ssl_error)) {
         ERR_error_string_n(ssl_error, reason, sizeof reason);
         long verified = SSL_get_verify_result(bufferevent_openssl_get_ssl(l->bev));
         snprintf(out, out_bytes, "TLS: %s%s%s", reason, verified == X509_V_OK ? "" : ": ",
@@ -191,6 +191,7 @@ static void describe_end(struct link *l, short what, char *out, size_t out_bytes
 
 static void on_event(struct bufferevent *bev, short what, void *arg) {
     struct link *l = arg;
+    int socket_error = EVUTIL_SOCKET_ERROR(); // before another call changes it
     if (l->ended) return;
     if (what & BEV_EVENT_CONNECTED) {
         l->up = true;
@@ -202,7 +203,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg) {
         return;
     }
     char why[256];
-    describe_end(l, what, why, sizeof why);
+    describe_end(l, what, socket_error, why, sizeof why);
     fail(l, why);
 }
 

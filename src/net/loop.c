@@ -98,7 +98,11 @@ int loop_new(struct loop **out, struct err *e) {
 void loop_free(struct loop *l) {
     if (!l) return;
     if (l->wake) event_free(l->wake);
-    if (l->base) event_base_free(l->base);
+    if (l->base) {
+        // Links that were closed last still have deferred work in libevent, which frees them.
+        for (int i = 0; i < 2; i++) event_base_loop(l->base, EVLOOP_NONBLOCK);
+        event_base_free(l->base);
+    }
     if (l->fd >= 0) close(l->fd);
     pthread_mutex_destroy(&l->lock);
     free(l->posts);

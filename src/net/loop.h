@@ -10,7 +10,8 @@ struct loop_timer;
 struct loop_watch;
 
 int loop_new(struct loop **l, struct err *e) MUST_CHECK;
-void loop_free(struct loop *l); // not running any more; posts that were not run are dropped
+// Not running any more, and timers, watches, links and listeners freed before. Posts that were not run are dropped.
+void loop_free(struct loop *l);
 void loop_run(struct loop *l);  // until loop_stop
 void loop_stop(struct loop *l); // any thread
 struct event_base *loop_base(struct loop *l);

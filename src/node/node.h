@@ -1,6 +1,6 @@
 // `loom node`: one per machine and device. Joins a head, holds the layers that it is told to, computes steps. It knows
-// no HTTP, no text and no users. Threads: the loop (links, heartbeats), one compute thread with the device's workers,
-// one loader that fetches and repacks weights.
+// no HTTP, no text and no users. Threads: the loop (links, heartbeats), and one compute thread with the device's
+// workers, which also loads: hashes, fetches and repacks weights between epochs.
 #pragma once
 #include "base/err.h"
 #include "compute/backend.h"

@@ -38,19 +38,26 @@ static bool f32_is_finite(const uint8_t *p) { return ((uint32_t)(p[3] & 0x7f) <<
 static bool value_is_finite(enum dtype t, const uint8_t *p) {
     switch (t) {
     case DT_F32:
-    case DT_L8: return f32_is_finite(p);
-    case DT_BF16: return ((uint32_t)(p[1] & 0x7f) << 1 | p[0] >> 7) != 0xff;
-    case DT_F64: return ((uint32_t)(p[7] & 0x7f) << 4 | p[6] >> 4) != 0x7ff;
+    case DT_L8:
+        return f32_is_finite(p);
+    case DT_BF16:
+        return ((uint32_t)(p[1] & 0x7f) << 1 | p[0] >> 7) != 0xff;
+    case DT_F64:
+        return ((uint32_t)(p[7] & 0x7f) << 4 | p[6] >> 4) != 0x7ff;
     case DT_F16:
     case DT_Q8_0:
     case DT_Q4_0:
-    case DT_Q5_0: return f16_is_finite(p);
+    case DT_Q5_0:
+        return f16_is_finite(p);
     case DT_Q4_1:
     case DT_Q5_1:
     case DT_Q4_K:
-    case DT_Q5_K: return f16_is_finite(p) && f16_is_finite(p + 2);
-    case DT_Q6_K: return f16_is_finite(p + 208);
-    default: return true;
+    case DT_Q5_K:
+        return f16_is_finite(p) && f16_is_finite(p + 2);
+    case DT_Q6_K:
+        return f16_is_finite(p + 208);
+    default:
+        return true;
     }
 }
 

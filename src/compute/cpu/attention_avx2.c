@@ -112,7 +112,8 @@ static ALWAYS_INLINE void scores_i8(const uint8_t *k, const struct att_query *q,
     __m256i s[ATT_TILE][2];
     UNROLL for (int i = 0; i < n; i++) s[i][0] = s[i][1] = _mm256_setzero_si256();
     for (uint32_t d = 0; d < hd; d += 4) UNROLL for (int r = 0; r < 2; r++) {
-            __m256i v = _mm256_load_si256((const __m256i *)(const void *)(k + d * REF_KEY_BLOCK + j * 4 + (uint32_t)r * 32));
+            __m256i v =
+                _mm256_load_si256((const __m256i *)(const void *)(k + d * REF_KEY_BLOCK + j * 4 + (uint32_t)r * 32));
             __m256i magnitude = _mm256_abs_epi8(v);
             UNROLL for (int i = 0; i < n; i++) {
                 __m256i x = _mm256_sign_epi8(broadcast4(q[i].q8 + d), v);
@@ -187,8 +188,8 @@ static ALWAYS_INLINE void query_float(enum kv_type type, const uint8_t *rec, str
     UNROLL for (int r = 0; r < BLOCK_REGS; r++) t[r] = _mm256_setzero_ps();
     for (uint32_t d = 0; d < hd; d++) {
         __m256 x = _mm256_set1_ps(q->q[d]);
-        UNROLL for (uint32_t r = 0; r < BLOCK_REGS; r++)
-            t[r] = _mm256_fmadd_ps(x, load_values(type, rec, d * REF_KEY_BLOCK + r * 8), t[r]);
+        UNROLL for (uint32_t r = 0; r < BLOCK_REGS; r++) t[r] =
+            _mm256_fmadd_ps(x, load_values(type, rec, d * REF_KEY_BLOCK + r * 8), t[r]);
     }
     UNROLL for (int r = 0; r < BLOCK_REGS; r++) _mm256_store_ps(e + r * 8, _mm256_mul_ps(t[r], _mm256_set1_ps(q->qs)));
     softmax(e, q, j0, &mb, &lb);
@@ -237,9 +238,16 @@ static ALWAYS_INLINE void run(const struct kv_view *kv, struct att_query *q, int
 
 void attention_avx2(const struct kv_view *kv, struct att_query *q, uint32_t n) {
     switch (n) {
-    case 4: run(kv, q, 4); break;
-    case 3: run(kv, q, 3); break;
-    case 2: run(kv, q, 2); break;
-    default: run(kv, q, 1);
+    case 4:
+        run(kv, q, 4);
+        break;
+    case 3:
+        run(kv, q, 3);
+        break;
+    case 2:
+        run(kv, q, 2);
+        break;
+    default:
+        run(kv, q, 1);
     }
 }

@@ -102,10 +102,10 @@ static ALWAYS_INLINE __m512i broadcast4(const void *p) {
 }
 
 // Scores of n queries against the 64 keys of a block.
-static ALWAYS_INLINE void scores_i8(const uint8_t *k, const struct att_query *q, const int32_t *q_sum, int n, uint32_t hd,
-                                    __m512i s[ATT_TILE][BLOCK_REGS]) {
-    UNROLL for (int i = 0; i < n; i++) UNROLL for (int r = 0; r < BLOCK_REGS; r++)
-        s[i][r] = _mm512_set1_epi32(-128 * q_sum[i]);
+static ALWAYS_INLINE void scores_i8(const uint8_t *k, const struct att_query *q, const int32_t *q_sum, int n,
+                                    uint32_t hd, __m512i s[ATT_TILE][BLOCK_REGS]) {
+    UNROLL for (int i = 0; i < n; i++) UNROLL for (int r = 0; r < BLOCK_REGS; r++) s[i][r] =
+        _mm512_set1_epi32(-128 * q_sum[i]);
     for (uint32_t d = 0; d < hd; d += 4) {
         __m512i v[BLOCK_REGS];
         UNROLL for (int r = 0; r < BLOCK_REGS; r++) v[r] = _mm512_load_si512(k + d * REF_KEY_BLOCK + r * 64);
@@ -129,8 +129,8 @@ static ALWAYS_INLINE void outputs_i8(const uint8_t *v, const uint8_t p[ATT_TILE]
             UNROLL for (int r = 0; r < n_regs; r++) s[i][r] = _mm512_dpbusd_epi32(s[i][r], w, x[r]);
         }
     }
-    UNROLL for (int i = 0; i < n; i++) UNROLL for (int r = 0; r < n_regs; r++)
-        o[i][d / 16 + (uint32_t)r] = _mm512_cvtepi32_ps(s[i][r]);
+    UNROLL for (int i = 0; i < n; i++) UNROLL for (int r = 0; r < n_regs; r++) o[i][d / 16 + (uint32_t)r] =
+        _mm512_cvtepi32_ps(s[i][r]);
 }
 
 static ALWAYS_INLINE void block_i8(const uint8_t *rec, struct att_query *q, const int32_t *q_sum, int n, uint32_t hd,
@@ -185,8 +185,8 @@ static ALWAYS_INLINE void query_float(enum kv_type type, const uint8_t *rec, str
     UNROLL for (int r = 0; r < BLOCK_REGS; r++) t[r] = _mm512_setzero_ps();
     for (uint32_t d = 0; d < hd; d++) {
         __m512 x = _mm512_set1_ps(q->q[d]);
-        UNROLL for (uint32_t r = 0; r < BLOCK_REGS; r++)
-            t[r] = _mm512_fmadd_ps(x, load_values(type, rec, d * REF_KEY_BLOCK + r * 16), t[r]);
+        UNROLL for (uint32_t r = 0; r < BLOCK_REGS; r++) t[r] =
+            _mm512_fmadd_ps(x, load_values(type, rec, d * REF_KEY_BLOCK + r * 16), t[r]);
     }
     for (int r = 0; r < BLOCK_REGS; r++) t[r] = _mm512_mul_ps(t[r], _mm512_set1_ps(q->qs));
     softmax(t, valid, &mb, &lb, &q->fault);
@@ -227,15 +227,21 @@ static ALWAYS_INLINE void run(const struct kv_view *kv, struct att_query *q, int
     }
     for (int i = 0; i < n; i++)
         for (uint32_t r = 0; r < hd / 16; r++)
-            _mm512_storeu_ps(q[i].out + r * 16,
-                             _mm512_div_ps(state[i].total.o[r], _mm512_set1_ps(state[i].total.l)));
+            _mm512_storeu_ps(q[i].out + r * 16, _mm512_div_ps(state[i].total.o[r], _mm512_set1_ps(state[i].total.l)));
 }
 
 void attention_avx512(const struct kv_view *kv, struct att_query *q, uint32_t n) {
     switch (n) {
-    case 4: run(kv, q, 4); break;
-    case 3: run(kv, q, 3); break;
-    case 2: run(kv, q, 2); break;
-    default: run(kv, q, 1);
+    case 4:
+        run(kv, q, 4);
+        break;
+    case 3:
+        run(kv, q, 3);
+        break;
+    case 2:
+        run(kv, q, 2);
+        break;
+    default:
+        run(kv, q, 1);
     }
 }

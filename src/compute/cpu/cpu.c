@@ -53,7 +53,8 @@ static struct weight *weight_new(struct backend *be, enum dtype t, uint32_t n_ro
     ASSERT(t == DT_L8 || k % info->block_values == 0, "%u values in blocks of %u", k, info->block_values);
     struct weight *w = cpu_mem_alloc(be, sizeof *w);
     if (!w) return NULL;
-    *w = (struct weight){.be = be, .type = t, .n_rows = n_rows, .k = k, .panels = kern->panels, .code_xor = kern->code_xor};
+    *w = (struct weight){
+        .be = be, .type = t, .n_rows = n_rows, .k = k, .panels = kern->panels, .code_xor = kern->code_xor};
     w->n_panels = (n_rows + PANEL_ROWS - 1) / PANEL_ROWS;
     w->n_blocks = ref_n_blocks(k);
     w->panel_bytes = kern->panels ? weight_panel_bytes(t, k) : 0;
@@ -211,14 +212,14 @@ static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread) 
     (void)thread;
     for (uint32_t r = begin; r < end; r++)
         for (uint32_t h = 0; h < o->n_heads; h++)
-            o->c->kern->rope(o->x + ((size_t)r * o->n_heads + h) * o->head_dim, o->n_freq, o->cos + (size_t)r * o->n_freq,
-                             o->sin + (size_t)r * o->n_freq);
+            o->c->kern->rope(o->x + ((size_t)r * o->n_heads + h) * o->head_dim, o->n_freq,
+                             o->cos + (size_t)r * o->n_freq, o->sin + (size_t)r * o->n_freq);
 }
 
 static void rope(struct backend *be, float *x, uint32_t n_heads, uint32_t head_dim, uint32_t n_freq, const float *cos,
                  const float *sin, const struct batch *b) {
-    struct rope_op o = {.c = cpu_of(be), .x = x, .cos = cos, .sin = sin, .n_heads = n_heads, .head_dim = head_dim,
-                        .n_freq = n_freq};
+    struct rope_op o = {
+        .c = cpu_of(be), .x = x, .cos = cos, .sin = sin, .n_heads = n_heads, .head_dim = head_dim, .n_freq = n_freq};
     pool_run(o.c->pool, rope_rows, &o, b->n_rows, cpu_grain((uint64_t)n_heads * head_dim));
 }
 
@@ -316,7 +317,12 @@ static void matmul(struct backend *be, const struct weight *w, const struct qrow
                    const struct batch *b, float *y) {
     bool is_float = dtype_info(w->type)->is_float;
     ASSERT(is_float ? x != NULL : q != NULL && q->k == w->k, "no activations of %u values", w->k);
-    struct cpu_matmul m = {.job = {.w = w, .a = is_float ? NULL : q->a, .x = x, .x_stride = w->k, .bias = bias, .y = y,
+    struct cpu_matmul m = {.job = {.w = w,
+                                   .a = is_float ? NULL : q->a,
+                                   .x = x,
+                                   .x_stride = w->k,
+                                   .bias = bias,
+                                   .y = y,
                                    .y_stride = w->n_rows},
                            .n_tokens = b->n_rows};
     cpu_matmul_run(cpu_of(be), &m, 1);
@@ -345,15 +351,16 @@ static void sample_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread
                                 .u = (uint32_t *)(void *)(mem + o->n_vocab * sizeof(struct sampler_entry))};
     for (uint32_t i = begin; i < end; i++) {
         bool fault = false;
-        o->token[i] = sampler_draw(o->c->kern, o->logits + (size_t)i * o->n_vocab, o->n_vocab, o->p[i], o->pos[i], &s, &fault);
+        o->token[i] =
+            sampler_draw(o->c->kern, o->logits + (size_t)i * o->n_vocab, o->n_vocab, o->p[i], o->pos[i], &s, &fault);
         if (fault) o->fault[i] = 1;
     }
 }
 
-static void sample(struct backend *be, const float *logits, uint32_t n_vocab, uint32_t n, const struct sampling *const *p,
-                   const uint32_t *pos, int32_t *token, uint8_t *fault) {
-    struct sample_op o = {.c = cpu_of(be), .logits = logits, .n_vocab = n_vocab, .p = p, .pos = pos, .token = token,
-                          .fault = fault};
+static void sample(struct backend *be, const float *logits, uint32_t n_vocab, uint32_t n,
+                   const struct sampling *const *p, const uint32_t *pos, int32_t *token, uint8_t *fault) {
+    struct sample_op o = {
+        .c = cpu_of(be), .logits = logits, .n_vocab = n_vocab, .p = p, .pos = pos, .token = token, .fault = fault};
     ASSERT(n_vocab <= LIMIT_VOCAB, "%u tokens", n_vocab);
     if (sample_bytes(n_vocab) * pool_threads(o.c->pool) <= CPU_SCRATCH_BYTES)
         pool_run(o.c->pool, sample_rows, &o, n, 1);
@@ -421,7 +428,8 @@ int backend_cpu_new(const struct backend_cpu_config *config, struct backend **be
     c->ops.name = kern->name;
     c->ops.weight_bytes = kern->panels ? weight_bytes_panels : weight_bytes_rows;
     uint32_t n_threads = config->n_threads ? config->n_threads : usable_cpus();
-    c->scratch = mmap(NULL, CPU_SCRATCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    c->scratch =
+        mmap(NULL, CPU_SCRATCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (c->scratch == MAP_FAILED) {
         free(c);
         return err_set(e, ERR_NOMEM, "no address space for %d MiB of scratch", CPU_SCRATCH_BYTES >> 20);

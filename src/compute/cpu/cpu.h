@@ -29,7 +29,9 @@ struct kv_cache {
     uint8_t *data;         // [n_layers][n_blocks][n_kv_heads] records
 };
 
-static inline struct cpu *cpu_of(struct backend *be) { return (struct cpu *)(void *)((char *)be - offsetof(struct cpu, base)); }
+static inline struct cpu *cpu_of(struct backend *be) {
+    return (struct cpu *)(void *)((char *)be - offsetof(struct cpu, base));
+}
 
 // Marks a row of the batch; rows of several workers may be marked at once, one row by several.
 static inline void cpu_fault(const struct batch *b, uint32_t row, bool fault) {
@@ -37,7 +39,9 @@ static inline void cpu_fault(const struct batch *b, uint32_t row, bool fault) {
 }
 
 // Items of `values` numbers each that one worker should take at a time, so that an item is worth waking it.
-static inline uint32_t cpu_grain(uint64_t values) { return values >= 16384 ? 1 : (uint32_t)(16384 / (values ? values : 1)); }
+static inline uint32_t cpu_grain(uint64_t values) {
+    return values >= 16384 ? 1 : (uint32_t)(16384 / (values ? values : 1));
+}
 
 void *cpu_mem_alloc(struct backend *be, uint64_t bytes);
 void cpu_mem_free(struct backend *be, void *p);

@@ -25,8 +25,8 @@ void cpu_kv_free(struct kv_cache *kv) {
 
 static uint8_t *record(const struct kv_cache *kv, uint32_t layer, uint32_t block, uint32_t head) {
     const struct kv_spec *s = &kv->spec;
-    ASSERT(layer < s->n_layers && block < s->n_blocks && head < s->n_kv_heads, "layer %u block %u head %u", layer, block,
-           head);
+    ASSERT(layer < s->n_layers && block < s->n_blocks && head < s->n_kv_heads, "layer %u block %u head %u", layer,
+           block, head);
     return kv->data + (((uint64_t)layer * s->n_blocks + block) * s->n_kv_heads + head) * kv->record_bytes;
 }
 
@@ -171,7 +171,13 @@ void cpu_attention(struct backend *be, const struct kv_cache *kv, uint32_t layer
     ASSERT(b->n_seqs <= LIMIT_SEQS && s->n_heads % s->n_kv_heads == 0, "%u sequences, %u heads over %u", b->n_seqs,
            s->n_heads, s->n_kv_heads);
     ASSERT(s->n_kv_heads == kv->spec.n_kv_heads && s->head_dim == kv->spec.head_dim, "another shape than the cache");
-    struct attention_op o = {.c = cpu_of(be), .kv = kv, .s = s, .b = b, .q = q, .out = out, .layer = layer,
+    struct attention_op o = {.c = cpu_of(be),
+                             .kv = kv,
+                             .s = s,
+                             .b = b,
+                             .q = q,
+                             .out = out,
+                             .layer = layer,
                              .group = s->n_heads / s->n_kv_heads};
     uint64_t keys = 0; // that the longest query sees
     for (uint32_t i = 0; i < b->n_seqs; i++) {

@@ -13,20 +13,20 @@ struct moe_op {
     struct cpu *c;
     const struct moe_spec *s;
     const struct batch *b;
-    uint32_t row0, n_rows;      // the chunk
-    uint32_t n_slots;           // n_rows * top_k
+    uint32_t row0, n_rows; // the chunk
+    uint32_t n_slots;      // n_rows * top_k
     uint32_t hidden, ffn;
-    bool is_float;              // gate and up take x, not codes
+    bool is_float; // gate and up take x, not codes
     bool down_is_float;
     const float *logits;
     float *y;
-    struct choice *choices;     // [n_rows][top_k], by ascending expert
-    uint32_t *first, *next;     // [n_experts + 1] first slot of each expert
-    uint32_t *slot_row;         // [n_slots] row of the batch
-    uint32_t *slot_of;          // [n_slots] the identity: rows of what the chunk itself makes
-    float *gate, *up, *out;     // [n_slots][ffn], [n_slots][ffn], [n_slots][hidden]
-    struct act_block *h;        // [n_slots][blocks of ffn]
-    struct cpu_matmul *jobs;    // [2 * n_experts]
+    struct choice *choices;  // [n_rows][top_k], by ascending expert
+    uint32_t *first, *next;  // [n_experts + 1] first slot of each expert
+    uint32_t *slot_row;      // [n_slots] row of the batch
+    uint32_t *slot_of;       // [n_slots] the identity: rows of what the chunk itself makes
+    float *gate, *up, *out;  // [n_slots][ffn], [n_slots][ffn], [n_slots][hidden]
+    struct act_block *h;     // [n_slots][blocks of ffn]
+    struct cpu_matmul *jobs; // [2 * n_experts]
 };
 
 static void route_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread) {
@@ -37,8 +37,8 @@ static void route_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
     for (uint32_t r = begin; r < end; r++) {
         struct choice *c = o->choices + (size_t)r * k;
         bool fault = false;
-        ref_router(o->logits + (size_t)(o->row0 + r) * o->s->n_experts, o->s->n_experts, k, o->s->norm_topk, index, weight,
-                   &fault);
+        ref_router(o->logits + (size_t)(o->row0 + r) * o->s->n_experts, o->s->n_experts, k, o->s->norm_topk, index,
+                   weight, &fault);
         cpu_fault(o->b, o->row0 + r, fault);
         for (uint32_t a = 0; a < k; a++) { // insertion by expert
             uint32_t at = a;
@@ -70,8 +70,7 @@ static void activate(void *arg, uint32_t begin, uint32_t end, uint32_t thread) {
         float *g = o->gate + (size_t)i * o->ffn;
         bool fault = false;
         o->c->kern->silu_mul(g, o->up + (size_t)i * o->ffn, o->ffn, g, &fault);
-        if (!o->down_is_float)
-            o->c->kern->quant_row(g, o->ffn, o->h + (size_t)i * ref_n_blocks(o->ffn), &fault);
+        if (!o->down_is_float) o->c->kern->quant_row(g, o->ffn, o->h + (size_t)i * ref_n_blocks(o->ffn), &fault);
         cpu_fault(o->b, o->slot_row[i], fault);
     }
 }

@@ -1,6 +1,7 @@
 #include "compute/cpu/kern.h"
 
-static const char *const names[] = {[ISA_AUTO] = "auto", [ISA_REF] = "ref", [ISA_AVX2] = "avx2", [ISA_AVX512] = "avx512"};
+static const char *const names[] = {
+    [ISA_AUTO] = "auto", [ISA_REF] = "ref", [ISA_AVX2] = "avx2", [ISA_AVX512] = "avx512"};
 
 int isa_from_name(const char *name) {
     for (int i = ISA_AUTO; i <= ISA_AVX512; i++)
@@ -24,8 +25,11 @@ enum isa isa_best(void) { return has_avx512() ? ISA_AVX512 : has_avx2() ? ISA_AV
 
 const struct kern *kern_find(enum isa isa) {
     switch (isa == ISA_AUTO ? isa_best() : isa) {
-    case ISA_AVX512: return has_avx512() ? &kern_avx512 : NULL;
-    case ISA_AVX2: return has_avx2() ? &kern_avx2 : NULL;
-    default: return &kern_ref;
+    case ISA_AVX512:
+        return has_avx512() ? &kern_avx512 : NULL;
+    case ISA_AVX2:
+        return has_avx2() ? &kern_avx2 : NULL;
+    default:
+        return &kern_ref;
     }
 }

@@ -31,11 +31,11 @@ struct kv_view {
 
 // One (query, head); keys lo .. pos.
 struct att_query {
-    const int8_t *q8;   // KV_I8: codes, padded with zeros to a multiple of 4, and scale dq * scale
-    const float *q;     // KV_F16, KV_F32
-    float qs;           // KV_I8: dq * scale; else scale
+    const int8_t *q8; // KV_I8: codes, padded with zeros to a multiple of 4, and scale dq * scale
+    const float *q;   // KV_F16, KV_F32
+    float qs;         // KV_I8: dq * scale; else scale
     uint32_t lo, pos;
-    float *out;         // [head_dim]
+    float *out; // [head_dim]
     bool fault;
 };
 

@@ -40,8 +40,7 @@ static void block_row(const struct matmul_job *j, uint32_t row, uint32_t t0, uin
             acc[t] = 0.0f;
         }
     }
-    for (uint32_t t = 0; t < n; t++)
-        j->y[(t0 + t) * j->y_stride + row] = j->bias ? total[t] + j->bias[row] : total[t];
+    for (uint32_t t = 0; t < n; t++) j->y[(t0 + t) * j->y_stride + row] = j->bias ? total[t] + j->bias[row] : total[t];
 }
 
 static void float_row(const struct matmul_job *j, uint32_t row, uint32_t t0, uint32_t n) {
@@ -109,8 +108,8 @@ static void attention_ref(const struct kv_view *kv, struct att_query *q, uint32_
         for (uint32_t i = 0; i < n; i++) {
             if (j0 > q[i].pos || j0 + REF_KEY_BLOCK <= q[i].lo) continue;
             if (kv->type == KV_I8)
-                ref_attention_block_i8(&a[i], q[i].q8, q[i].qs, u.i8.k, kv_scales(rec, hd), u.i8.v, kv_scales(vs, hd), hd,
-                                       j0, q[i].lo, q[i].pos, &q[i].fault);
+                ref_attention_block_i8(&a[i], q[i].q8, q[i].qs, u.i8.k, kv_scales(rec, hd), u.i8.v, kv_scales(vs, hd),
+                                       hd, j0, q[i].lo, q[i].pos, &q[i].fault);
             else
                 ref_attention_block_float(&a[i], q[i].q, q[i].qs, u.f.k, u.f.v, hd, j0, q[i].lo, q[i].pos, &q[i].fault);
         }

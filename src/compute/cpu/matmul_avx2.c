@@ -43,7 +43,7 @@ static ALWAYS_INLINE void dot(__m256i sum[MAX_TILE], const uint8_t *codes, enum 
         const __m256i low = _mm256_set1_epi8(15);
         __m256i pairs[MAX_TILE];
         UNROLL for (int t = 0; t < n_tokens; t++) pairs[t] = _mm256_setzero_si256();
-        UNROLL for (int k = k0; k < k0 + n; k += 8) {
+        for (int k = k0; k < k0 + n; k += 8) {
             __m256i v = load(codes + k * 8), lo = _mm256_and_si256(v, low);
             __m256i hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
             UNROLL for (int t = 0; t < n_tokens; t++) {
@@ -54,7 +54,7 @@ static ALWAYS_INLINE void dot(__m256i sum[MAX_TILE], const uint8_t *codes, enum 
         UNROLL for (int t = 0; t < n_tokens; t++) sum[t] = add_pairs(sum[t], pairs[t]);
         return;
     }
-    UNROLL for (int k = k0; k < k0 + n; k += 4) {
+    for (int k = k0; k < k0 + n; k += 4) {
         __m256i v = load(codes + k * 16), magnitude = kind == SIGNED_BYTES ? _mm256_abs_epi8(v) : v;
         UNROLL for (int t = 0; t < n_tokens; t++) {
             __m256i x = broadcast4(a[t]->q + k);
@@ -69,10 +69,10 @@ static ALWAYS_INLINE void block_l8(const uint8_t *rec, const uint8_t *codes, int
                                    const struct act_block *const a[MAX_TILE], int n_tokens, __m256 v[MAX_TILE]) {
     __m256i sum[MAX_TILE];
     UNROLL for (int t = 0; t < n_tokens; t++) sum[t] = _mm256_setzero_si256();
-    for (int g = 0; g < 4; g++) dot(sum, codes, SIGNED_BYTES, a, n_tokens, g * 32, 32);
+    dot(sum, codes, SIGNED_BYTES, a, n_tokens, 0, 128);
     __m256 d = _mm256_load_ps((const float *)(const void *)rec + half * 8);
-    UNROLL for (int t = 0; t < n_tokens; t++)
-        v[t] = _mm256_fmadd_ps(d, _mm256_cvtepi32_ps(sum[t]), _mm256_setzero_ps());
+    UNROLL for (int t = 0; t < n_tokens; t++) v[t] =
+        _mm256_fmadd_ps(d, _mm256_cvtepi32_ps(sum[t]), _mm256_setzero_ps());
 }
 
 static ALWAYS_INLINE void block_group32(const uint8_t *rec, const uint8_t *codes, int half, enum codes kind,
@@ -87,8 +87,8 @@ static ALWAYS_INLINE void block_group32(const uint8_t *rec, const uint8_t *codes
         UNROLL for (int t = 0; t < n_tokens; t++) v[t] = _mm256_fmadd_ps(d, _mm256_cvtepi32_ps(sum[t]), v[t]);
         if (!has_min) continue;
         __m256 m = load_f16(rec + 128 + g * 32 + half * 16);
-        UNROLL for (int t = 0; t < n_tokens; t++)
-            v[t] = _mm256_fmadd_ps(m, _mm256_set1_ps((float)a[t]->sum32[g]), v[t]);
+        UNROLL for (int t = 0; t < n_tokens; t++) v[t] =
+            _mm256_fmadd_ps(m, _mm256_set1_ps((float)a[t]->sum32[g]), v[t]);
     }
 }
 
@@ -106,8 +106,8 @@ static ALWAYS_INLINE void block_k(const uint8_t *rec, const uint8_t *codes, int 
         UNROLL for (int t = 0; t < n_tokens; t++) j[t] = _mm256_add_epi32(j[t], _mm256_mullo_epi32(sc, sum[t]));
         if (q6) continue;
         __m256i mn = load_u8(scales + 64); // |minimum * sum| <= 63 * 4064: two 16-bit factors
-        UNROLL for (int t = 0; t < n_tokens; t++)
-            n[t] = _mm256_add_epi32(n[t], _mm256_madd_epi16(mn, _mm256_set1_epi32(a[t]->sum32[g] & 0xffff)));
+        UNROLL for (int t = 0; t < n_tokens; t++) n[t] =
+            _mm256_add_epi32(n[t], _mm256_madd_epi16(mn, _mm256_set1_epi32(a[t]->sum32[g] & 0xffff)));
     }
     __m256 d = load_f16(rec + half * 16);
     UNROLL for (int t = 0; t < n_tokens; t++) v[t] = _mm256_fmadd_ps(d, _mm256_cvtepi32_ps(j[t]), _mm256_setzero_ps());
@@ -119,13 +119,26 @@ static ALWAYS_INLINE void block_k(const uint8_t *rec, const uint8_t *codes, int 
 static ALWAYS_INLINE void block(enum dtype type, const uint8_t *rec, const uint8_t *codes, int half,
                                 const struct act_block *const a[MAX_TILE], int n_tokens, __m256 v[MAX_TILE]) {
     switch (type) {
-    case DT_L8: block_l8(rec, codes, half, a, n_tokens, v); break;
-    case DT_Q8_0: block_group32(rec, codes, half, SIGNED_BYTES, 0, false, a, n_tokens, v); break;
-    case DT_Q4_0: block_group32(rec, codes, half, NIBBLES, 8, false, a, n_tokens, v); break;
-    case DT_Q4_1: block_group32(rec, codes, half, NIBBLES, 0, true, a, n_tokens, v); break;
-    case DT_Q5_0: block_group32(rec, codes, half, SMALL_BYTES, 16, false, a, n_tokens, v); break;
-    case DT_Q5_1: block_group32(rec, codes, half, SMALL_BYTES, 0, true, a, n_tokens, v); break;
-    default: block_k(rec, codes, half, type, a, n_tokens, v);
+    case DT_L8:
+        block_l8(rec, codes, half, a, n_tokens, v);
+        break;
+    case DT_Q8_0:
+        block_group32(rec, codes, half, SIGNED_BYTES, 0, false, a, n_tokens, v);
+        break;
+    case DT_Q4_0:
+        block_group32(rec, codes, half, NIBBLES, 8, false, a, n_tokens, v);
+        break;
+    case DT_Q4_1:
+        block_group32(rec, codes, half, NIBBLES, 0, true, a, n_tokens, v);
+        break;
+    case DT_Q5_0:
+        block_group32(rec, codes, half, SMALL_BYTES, 16, false, a, n_tokens, v);
+        break;
+    case DT_Q5_1:
+        block_group32(rec, codes, half, SMALL_BYTES, 0, true, a, n_tokens, v);
+        break;
+    default:
+        block_k(rec, codes, half, type, a, n_tokens, v);
     }
 }
 
@@ -155,8 +168,8 @@ static ALWAYS_INLINE void tile(const struct matmul_job *j, uint32_t panel, uint3
             for (int half = 0; half < 2; half++) {
                 __m256 v[MAX_TILE];
                 block(type, rec, rec + codes + half * 32, half, a, n_tokens, v);
-                UNROLL for (int t = 0; t < n_tokens; t++)
-                    acc[t][half] = _mm256_fmadd_ps(_mm256_set1_ps(a[t]->d), v[t], acc[t][half]);
+                UNROLL for (int t = 0; t < n_tokens; t++) acc[t][half] =
+                    _mm256_fmadd_ps(_mm256_set1_ps(a[t]->d), v[t], acc[t][half]);
             }
             for (int t = 0; t < n_tokens; t++) a[t]++;
         }
@@ -182,10 +195,11 @@ static ALWAYS_INLINE void float_runs(enum dtype type, const uint8_t *panel, cons
                                      uint32_t n_runs, uint32_t k, uint32_t n, uint32_t at, uint32_t step,
                                      __m256 total[4][2]) {
     __m256 s[4][FLOAT_RUNS][2];
-    UNROLL for (int t = 0; t < n_tokens; t++) UNROLL for (uint32_t r = 0; r < n_runs; r++)
-        s[t][r][0] = s[t][r][1] = _mm256_setzero_ps();
+    UNROLL for (int t = 0; t < n_tokens; t++) UNROLL for (uint32_t r = 0; r < n_runs; r++) s[t][r][0] = s[t][r][1] =
+        _mm256_setzero_ps();
     for (uint32_t i = 0; i < n; i++) UNROLL for (uint32_t r = 0; r < n_runs; r++) {
-            __m256 w0 = load_values(type, panel, at + i * step + r, 0), w1 = load_values(type, panel, at + i * step + r, 1);
+            __m256 w0 = load_values(type, panel, at + i * step + r, 0),
+                   w1 = load_values(type, panel, at + i * step + r, 1);
             UNROLL for (int t = 0; t < n_tokens; t++) {
                 __m256 v = _mm256_set1_ps(x[t][k + r * REF_FLOAT_RUN + i]);
                 s[t][r][0] = _mm256_fmadd_ps(w0, v, s[t][r][0]);

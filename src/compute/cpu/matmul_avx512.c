@@ -34,14 +34,14 @@ static ALWAYS_INLINE __m512i load_s8(const uint8_t *p) {
 static ALWAYS_INLINE void dot(__m512i sum[MAX_TILE], const uint8_t *codes, bool nibbles,
                               const struct act_block *const a[MAX_TILE], int n_tokens, int k0, int n) {
     if (!nibbles) {
-        UNROLL for (int k = k0; k < k0 + n; k += 4) {
+        for (int k = k0; k < k0 + n; k += 4) {
             __m512i v = _mm512_load_si512(codes + k * 16);
             UNROLL for (int t = 0; t < n_tokens; t++) sum[t] = _mm512_dpbusd_epi32(sum[t], v, broadcast4(a[t]->q + k));
         }
         return;
     }
     const __m512i low = _mm512_set1_epi8(15);
-    UNROLL for (int k = k0; k < k0 + n; k += 8) {
+    for (int k = k0; k < k0 + n; k += 8) {
         __m512i v = _mm512_load_si512(codes + k * 8);
         __m512i lo = _mm512_and_si512(v, low), hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
         UNROLL for (int t = 0; t < n_tokens; t++) {
@@ -56,17 +56,17 @@ static ALWAYS_INLINE void block_l8(const uint8_t *rec, const uint8_t *codes, con
                                    int n_tokens, __m512 v[MAX_TILE]) {
     __m512i sum[MAX_TILE];
     UNROLL for (int t = 0; t < n_tokens; t++) sum[t] = start(128, a[t]->sum);
-    UNROLL for (int g = 0; g < 4; g++) dot(sum, codes, false, a, n_tokens, g * 32, 32);
+    dot(sum, codes, false, a, n_tokens, 0, 128);
     __m512 d = _mm512_load_ps((const float *)(const void *)rec);
-    UNROLL for (int t = 0; t < n_tokens; t++)
-        v[t] = _mm512_fmadd_ps(d, _mm512_cvtepi32_ps(sum[t]), _mm512_setzero_ps());
+    UNROLL for (int t = 0; t < n_tokens; t++) v[t] =
+        _mm512_fmadd_ps(d, _mm512_cvtepi32_ps(sum[t]), _mm512_setzero_ps());
 }
 
 static ALWAYS_INLINE void block_group32(const uint8_t *rec, const uint8_t *codes, bool nibbles, int32_t offset,
                                         bool has_min, const struct act_block *const a[MAX_TILE], int n_tokens,
                                         __m512 v[MAX_TILE]) {
     UNROLL for (int t = 0; t < n_tokens; t++) v[t] = _mm512_setzero_ps();
-    UNROLL for (int g = 0; g < 4; g++) {
+    for (int g = 0; g < 4; g++) {
         __m512i sum[MAX_TILE];
         UNROLL for (int t = 0; t < n_tokens; t++) sum[t] = start(offset, a[t]->sum32[g]);
         dot(sum, codes, nibbles, a, n_tokens, g * 32, 32);
@@ -74,8 +74,8 @@ static ALWAYS_INLINE void block_group32(const uint8_t *rec, const uint8_t *codes
         UNROLL for (int t = 0; t < n_tokens; t++) v[t] = _mm512_fmadd_ps(d, _mm512_cvtepi32_ps(sum[t]), v[t]);
         if (!has_min) continue;
         __m512 m = load_f16(rec + 128 + g * 32);
-        UNROLL for (int t = 0; t < n_tokens; t++)
-            v[t] = _mm512_fmadd_ps(m, _mm512_set1_ps((float)a[t]->sum32[g]), v[t]);
+        UNROLL for (int t = 0; t < n_tokens; t++) v[t] =
+            _mm512_fmadd_ps(m, _mm512_set1_ps((float)a[t]->sum32[g]), v[t]);
     }
 }
 
@@ -86,15 +86,15 @@ static ALWAYS_INLINE void block_k(const uint8_t *rec, const uint8_t *codes, enum
     const int groups = q6 ? 8 : 4;
     __m512i j[MAX_TILE], n[MAX_TILE];
     UNROLL for (int t = 0; t < n_tokens; t++) j[t] = n[t] = _mm512_setzero_si512();
-    UNROLL for (int g = 0; g < groups; g++) {
+    for (int g = 0; g < groups; g++) {
         __m512i sum[MAX_TILE], sc = q6 ? load_s8(rec + 64 + g * 16) : load_u8(rec + 64 + g * 16);
         UNROLL for (int t = 0; t < n_tokens; t++) sum[t] = q6 ? start(32, a[t]->sum16[g]) : _mm512_setzero_si512();
         dot(sum, codes, type == DT_Q4_K, a, n_tokens, g * (128 / groups), 128 / groups);
         UNROLL for (int t = 0; t < n_tokens; t++) j[t] = _mm512_add_epi32(j[t], _mm512_mullo_epi32(sc, sum[t]));
         if (q6) continue;
         __m512i mn = load_u8(rec + 128 + g * 16); // |minimum * sum| <= 63 * 4064: two 16-bit factors
-        UNROLL for (int t = 0; t < n_tokens; t++)
-            n[t] = _mm512_add_epi32(n[t], _mm512_madd_epi16(mn, _mm512_set1_epi32(a[t]->sum32[g] & 0xffff)));
+        UNROLL for (int t = 0; t < n_tokens; t++) n[t] =
+            _mm512_add_epi32(n[t], _mm512_madd_epi16(mn, _mm512_set1_epi32(a[t]->sum32[g] & 0xffff)));
     }
     __m512 d = load_f16(rec);
     UNROLL for (int t = 0; t < n_tokens; t++) v[t] = _mm512_fmadd_ps(d, _mm512_cvtepi32_ps(j[t]), _mm512_setzero_ps());
@@ -106,13 +106,26 @@ static ALWAYS_INLINE void block_k(const uint8_t *rec, const uint8_t *codes, enum
 static ALWAYS_INLINE void block(enum dtype type, const uint8_t *rec, const uint8_t *codes,
                                 const struct act_block *const a[MAX_TILE], int n_tokens, __m512 v[MAX_TILE]) {
     switch (type) {
-    case DT_L8: block_l8(rec, codes, a, n_tokens, v); break;
-    case DT_Q8_0: block_group32(rec, codes, false, 128, false, a, n_tokens, v); break;
-    case DT_Q4_0: block_group32(rec, codes, true, 8, false, a, n_tokens, v); break;
-    case DT_Q4_1: block_group32(rec, codes, true, 0, true, a, n_tokens, v); break;
-    case DT_Q5_0: block_group32(rec, codes, false, 16, false, a, n_tokens, v); break;
-    case DT_Q5_1: block_group32(rec, codes, false, 0, true, a, n_tokens, v); break;
-    default: block_k(rec, codes, type, a, n_tokens, v);
+    case DT_L8:
+        block_l8(rec, codes, a, n_tokens, v);
+        break;
+    case DT_Q8_0:
+        block_group32(rec, codes, false, 128, false, a, n_tokens, v);
+        break;
+    case DT_Q4_0:
+        block_group32(rec, codes, true, 8, false, a, n_tokens, v);
+        break;
+    case DT_Q4_1:
+        block_group32(rec, codes, true, 0, true, a, n_tokens, v);
+        break;
+    case DT_Q5_0:
+        block_group32(rec, codes, false, 16, false, a, n_tokens, v);
+        break;
+    case DT_Q5_1:
+        block_group32(rec, codes, false, 0, true, a, n_tokens, v);
+        break;
+    default:
+        block_k(rec, codes, type, a, n_tokens, v);
     }
 }
 
@@ -163,14 +176,15 @@ static ALWAYS_INLINE __m512 load_values(enum dtype type, const uint8_t *panel, u
 static ALWAYS_INLINE void float_runs(enum dtype type, const uint8_t *panel, const float *const x[4], int n_tokens,
                                      uint32_t n_runs, uint32_t k, uint32_t n, __m512 total[4]) {
     __m512 s[4][FLOAT_RUNS];
-    UNROLL for (int t = 0; t < n_tokens; t++) UNROLL for (uint32_t r = 0; r < n_runs; r++) s[t][r] = _mm512_setzero_ps();
+    UNROLL for (int t = 0; t < n_tokens; t++) UNROLL for (uint32_t r = 0; r < n_runs; r++) s[t][r] =
+        _mm512_setzero_ps();
     for (uint32_t i = 0; i < n; i++) UNROLL for (uint32_t r = 0; r < n_runs; r++) {
             __m512 w = load_values(type, panel, k + i * n_runs + r);
-            UNROLL for (int t = 0; t < n_tokens; t++)
-                s[t][r] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[t][k + r * REF_FLOAT_RUN + i]), s[t][r]);
+            UNROLL for (int t = 0; t < n_tokens; t++) s[t][r] =
+                _mm512_fmadd_ps(w, _mm512_set1_ps(x[t][k + r * REF_FLOAT_RUN + i]), s[t][r]);
         }
-    UNROLL for (int t = 0; t < n_tokens; t++) UNROLL for (uint32_t r = 0; r < n_runs; r++)
-        total[t] = _mm512_add_ps(total[t], s[t][r]);
+    UNROLL for (int t = 0; t < n_tokens; t++) UNROLL for (uint32_t r = 0; r < n_runs; r++) total[t] =
+        _mm512_add_ps(total[t], s[t][r]);
 }
 
 static ALWAYS_INLINE void float_tile(const struct matmul_job *j, uint32_t panel, uint32_t t0, enum dtype type,

@@ -27,9 +27,9 @@ struct pool {
     _Atomic(void *) arg;
     _Atomic uint32_t n_items, grain;
     _Atomic bool stop;
-    _Atomic uint32_t n_sleeping;     // workers that wait on `work`
-    _Atomic bool caller_sleeps;      // pool_run waits on `done`
-    pthread_mutex_t lock;            // only for the two conditions
+    _Atomic uint32_t n_sleeping; // workers that wait on `work`
+    _Atomic bool caller_sleeps;  // pool_run waits on `done`
+    pthread_mutex_t lock;        // only for the two conditions
     pthread_cond_t work, done;
     uint32_t n_threads, n_started;
     struct worker workers[];

@@ -78,8 +78,8 @@ static uint64_t threshold(struct sampler_entry *e, uint32_t n, const struct samp
     return last;
 }
 
-int32_t sampler_draw(const struct kern *k, const float *logits, uint32_t n_vocab, const struct sampling *p, uint32_t pos,
-                     const struct sampler_scratch *s, bool *fault) {
+int32_t sampler_draw(const struct kern *k, const float *logits, uint32_t n_vocab, const struct sampling *p,
+                     uint32_t pos, const struct sampler_scratch *s, bool *fault) {
     int32_t best = k->best(logits, n_vocab);
     if (best < 0) {
         *fault = true;

@@ -13,5 +13,5 @@ struct sampler_scratch {
 };
 
 // -1, with *fault, if a logit is not finite.
-int32_t sampler_draw(const struct kern *k, const float *logits, uint32_t n_vocab, const struct sampling *p, uint32_t pos,
-                     const struct sampler_scratch *s, bool *fault);
+int32_t sampler_draw(const struct kern *k, const float *logits, uint32_t n_vocab, const struct sampling *p,
+                     uint32_t pos, const struct sampler_scratch *s, bool *fault);

@@ -15,7 +15,8 @@ static inline bool any8(__m256i m) { return !_mm256_testz_si256(m, m); }
 // NUMERICS 6.1. *bad collects lanes with NaN or Inf.
 static inline __m256 exp2_8(__m256 x, __m256i *bad) {
     __m256i wild = not_finite8(x);
-    __m256 live = _mm256_andnot_ps(_mm256_castsi256_ps(wild), _mm256_cmp_ps(x, _mm256_set1_ps(REF_EXP2_LOW), _CMP_GE_OQ));
+    __m256 live =
+        _mm256_andnot_ps(_mm256_castsi256_ps(wild), _mm256_cmp_ps(x, _mm256_set1_ps(REF_EXP2_LOW), _CMP_GE_OQ));
     *bad = _mm256_or_si256(*bad, wild);
     x = _mm256_and_ps(live, _mm256_min_ps(x, _mm256_set1_ps(127.0f)));
     __m256 n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = _mm256_sub_ps(x, n);
@@ -38,8 +39,8 @@ static inline float max_lane8(__m256 v) {
 
 // Eight int32 of -128 .. 255 to bytes.
 static inline void store_low_bytes8(void *p, __m256i v) {
-    const __m256i pick = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1, -1,
-                                          -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m256i pick = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1,
+                                          -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
     __m256i b = _mm256_shuffle_epi8(v, pick);
     __m128i out = _mm_unpacklo_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
     _mm_storel_epi64((__m128i *)p, out);

@@ -8,10 +8,18 @@ static const struct panel_layout layouts[DT_N] = {
     [DT_Q4_1] = {.n_d = 4, .n_m = 4, .m = 128, .codes = 256, .bytes = 256 + 1024, .nibbles = 1},
     [DT_Q5_0] = {.n_d = 4, .codes = 128, .bytes = 128 + 2048, .offset = 16},
     [DT_Q5_1] = {.n_d = 4, .n_m = 4, .m = 128, .codes = 256, .bytes = 256 + 2048},
-    [DT_Q4_K] = {.n_d = 1, .n_m = 1, .m = 32, .n_sc = 4, .sc = 64, .n_mn = 4, .mn = 128, .codes = 192,
-                 .bytes = 192 + 1024, .nibbles = 1},
-    [DT_Q5_K] = {.n_d = 1, .n_m = 1, .m = 32, .n_sc = 4, .sc = 64, .n_mn = 4, .mn = 128, .codes = 192,
-                 .bytes = 192 + 2048},
+    [DT_Q4_K] = {.n_d = 1,
+                 .n_m = 1,
+                 .m = 32,
+                 .n_sc = 4,
+                 .sc = 64,
+                 .n_mn = 4,
+                 .mn = 128,
+                 .codes = 192,
+                 .bytes = 192 + 1024,
+                 .nibbles = 1},
+    [DT_Q5_K] =
+        {.n_d = 1, .n_m = 1, .m = 32, .n_sc = 4, .sc = 64, .n_mn = 4, .mn = 128, .codes = 192, .bytes = 192 + 2048},
     [DT_Q6_K] = {.n_d = 1, .n_sc = 8, .sc = 64, .codes = 192, .bytes = 192 + 2048, .offset = 32},
 };
 
@@ -140,7 +148,8 @@ void weight_row_f32(const struct weight *w, uint32_t row, float *out) {
     const uint8_t *panel = w->data + row / PANEL_ROWS * w->panel_bytes;
     uint32_t lane = row % PANEL_ROWS;
     if (dtype_info(w->type)->is_float) {
-        for (uint32_t k = 0; k < w->k; k++) out[k] = ref_load_float(w->type, panel, panel_float_at(k, w->k) * PANEL_ROWS + lane);
+        for (uint32_t k = 0; k < w->k; k++)
+            out[k] = ref_load_float(w->type, panel, panel_float_at(k, w->k) * PANEL_ROWS + lane);
         return;
     }
     for (uint32_t i = 0; i < w->n_blocks; i++) {

@@ -4,7 +4,8 @@
 //   block types   a panel is a record per 128 values of K: scales first, then codes. Codes of one byte stand as
 //                 [128/4][16 rows][4]; codes of four bits as [128/8][16 rows][4], the low nibble of a byte being value
 //                 i, the high one value i + 4. Every record is a multiple of 64 bytes.
-//   float types   [k][16 rows], but the four runs of 64 that are summed side by side (NUMERICS 3.3) stand interleaved, so
+//   float types   [k][16 rows], but the four runs of 64 that are summed side by side (NUMERICS 3.3) stand interleaved,
+//   so
 //                 that kernels read memory in one stream: value k is at place panel_float_at(k).
 //
 // Rows behind the last one, and values behind K, are zero.
@@ -35,13 +36,13 @@ struct weight {
 
 // Where the parts of a record stand. A part that a type has not has size 0.
 struct panel_layout {
-    uint16_t d, m;       // offset of f16 [n_d][16] and [n_m][16]; L8: f32 [16] at d
-    uint16_t sc, mn;     // offset of bytes [n_sc][16], [n_mn][16]
-    uint16_t codes;      // offset of the codes
-    uint16_t bytes;      // of the record
+    uint16_t d, m;   // offset of f16 [n_d][16] and [n_m][16]; L8: f32 [16] at d
+    uint16_t sc, mn; // offset of bytes [n_sc][16], [n_mn][16]
+    uint16_t codes;  // offset of the codes
+    uint16_t bytes;  // of the record
     uint8_t n_d, n_m, n_sc, n_mn;
-    uint8_t nibbles;     // codes of four bits
-    int8_t offset;       // stored code - offset = q; 0 for signed bytes
+    uint8_t nibbles; // codes of four bits
+    int8_t offset;   // stored code - offset = q; 0 for signed bytes
 };
 const struct panel_layout *panel_layout(enum dtype t);
 

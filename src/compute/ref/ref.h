@@ -34,9 +34,9 @@ void ref_act_sums(struct act_block *a);
 // 128 weights of one row of any block type, unpacked. Fields that a type has not are 0; `q` has its offset taken off.
 struct ref_block {
     int16_t q[REF_ACT_BLOCK];
-    float d32;              // L8
-    uint16_t d[4], m[4];    // f16: one per 32 (Q8_0 .. Q5_1), else d[0] and m[0] (K types: d, dmin)
-    int16_t sc[8], mn[4];   // K types: integer scales per 32 (Q6_K: per 16) and minima
+    float d32;            // L8
+    uint16_t d[4], m[4];  // f16: one per 32 (Q8_0 .. Q5_1), else d[0] and m[0] (K types: d, dmin)
+    int16_t sc[8], mn[4]; // K types: integer scales per 32 (Q6_K: per 16) and minima
 };
 
 // The block of values [block * 128, +128) of a row of k values.

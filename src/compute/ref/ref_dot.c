@@ -131,15 +131,22 @@ void ref_block_f32(enum dtype t, const struct ref_block *b, float *out) {
         uint32_t g = i / 32;
         float q = b->q[i];
         switch (t) {
-        case DT_L8: out[i] = b->d32 * q; break;
+        case DT_L8:
+            out[i] = b->d32 * q;
+            break;
         case DT_Q4_1:
-        case DT_Q5_1: out[i] = fmaf(ref_f32_from_f16(b->d[g]), q, ref_f32_from_f16(b->m[g])); break;
+        case DT_Q5_1:
+            out[i] = fmaf(ref_f32_from_f16(b->d[g]), q, ref_f32_from_f16(b->m[g]));
+            break;
         case DT_Q4_K:
         case DT_Q5_K:
             out[i] = fmaf(ref_f32_from_f16(b->d[0]) * b->sc[g], q, -(ref_f32_from_f16(b->m[0]) * b->mn[g]));
             break;
-        case DT_Q6_K: out[i] = (ref_f32_from_f16(b->d[0]) * b->sc[i / 16]) * q; break;
-        default: out[i] = ref_f32_from_f16(b->d[g]) * q;
+        case DT_Q6_K:
+            out[i] = (ref_f32_from_f16(b->d[0]) * b->sc[i / 16]) * q;
+            break;
+        default:
+            out[i] = ref_f32_from_f16(b->d[g]) * q;
         }
     }
 }

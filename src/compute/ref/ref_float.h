@@ -10,19 +10,19 @@
 #error "the numeric contract needs IEEE binary32 evaluation"
 #endif
 
-#define REF_LOG2E      0x1.715476p+0f
-#define REF_INV127     0x1.020408p-7f
-#define REF_INV255     0x1.010102p-8f
-#define REF_TINY       0x1p-80f // a maximum below it quantises to zeros
-#define REF_EXP2_LOW   -125.0f  // exp2 is 0 below
-#define REF_NO_KEYS    -1e30f   // M of an attention state that has seen no key
-#define REF_RNE_MAGIC  0x1.8p23f
-#define REF_ABS_BITS   0x7fffffffu
-#define REF_INF_BITS   0x7f800000u
-#define REF_ACT_BLOCK  128u  // activations of one scale
-#define REF_SEGMENT    1024u // values of K summed before a segment's sum joins the total
-#define REF_FLOAT_RUN  64u   // values of K in one fma chain of the float path
-#define REF_KEY_BLOCK  64u
+#define REF_LOG2E       0x1.715476p+0f
+#define REF_INV127      0x1.020408p-7f
+#define REF_INV255      0x1.010102p-8f
+#define REF_TINY        0x1p-80f // a maximum below it quantises to zeros
+#define REF_EXP2_LOW    -125.0f  // exp2 is 0 below
+#define REF_NO_KEYS     -1e30f   // M of an attention state that has seen no key
+#define REF_RNE_MAGIC   0x1.8p23f
+#define REF_ABS_BITS    0x7fffffffu
+#define REF_INF_BITS    0x7f800000u
+#define REF_ACT_BLOCK   128u  // activations of one scale
+#define REF_SEGMENT     1024u // values of K summed before a segment's sum joins the total
+#define REF_FLOAT_RUN   64u   // values of K in one fma chain of the float path
+#define REF_KEY_BLOCK   64u
 #define REF_KEY_SEGMENT 1024u
 
 static inline uint32_t ref_bits(float f) {

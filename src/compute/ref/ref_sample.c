@@ -31,9 +31,7 @@ uint64_t ref_top_p_mass(float top_p, uint64_t sum) {
     return (sum >> 24) * p + (((sum & 0xffffffu) * p) >> 24);
 }
 
-float ref_logprob(float l, float best, uint64_t sum) {
-    return (float)((double)(l - best) - log((double)sum / 0x1p30));
-}
+float ref_logprob(float l, float best, uint64_t sum) { return (float)((double)(l - best) - log((double)sum / 0x1p30)); }
 
 static int by_rank(const void *a, const void *b) {
     const struct ref_ranked *x = a, *y = b;
