@@ -12,7 +12,7 @@ enum {
     LIMIT_STEPS_IN_FLIGHT = 64, // steps on their way through the route
     LIMIT_BLOCK_TOKENS = 64,    // tokens of a KV block: the key block of NUMERICS 6.3
     LIMIT_CONTEXT = 1 << 20,    // tokens of a sequence
-    LIMIT_TOP_K = 64,             // experts of one token
+    LIMIT_TOP_K = 64,           // experts of one token
     LIMIT_SEQ_BLOCKS = LIMIT_CONTEXT / LIMIT_BLOCK_TOKENS,
     LIMIT_HIDDEN = 1 << 16, // width of the residual stream
     LIMIT_HEAD_DIM = 256,

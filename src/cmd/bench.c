@@ -54,7 +54,8 @@ static int self_test(const struct bench *b, struct err *e) {
 
 // Bytes of weights that one decode step of n sequences must read, and multiply-adds of one token. A mixture reads the
 // experts that its tokens choose: at most all, at least one token's.
-static void work_of_step(const struct bench *b, const struct backend_ops *ops, uint32_t n, double *bytes, double *macs) {
+static void work_of_step(const struct bench *b, const struct backend_ops *ops, uint32_t n, double *bytes,
+                         double *macs) {
     const struct hparams *h = &b->model.hparams;
     uint64_t all = model_layer_bytes(h, &b->config.mode, ops, 0, h->n_layers);
     double head = (double)h->n_vocab * h->hidden;
@@ -164,9 +165,15 @@ static int run_batch(struct bench *b, uint32_t batch, struct err *e) {
     struct bench_row row = {.batch = batch};
     struct chain chain;
     const struct head_config *c = &b->config;
-    struct chain_config k = {.model = &b->model, .mode = c->mode, .cpu = c->cpu, .n_stages = c->n_stages,
-                             .layers = c->layers, .context = b->prefill + b->decode, .sequences = batch,
-                             .max_rows = c->chunk_rows > batch ? c->chunk_rows : batch, .progress = c->progress};
+    struct chain_config k = {.model = &b->model,
+                             .mode = c->mode,
+                             .cpu = c->cpu,
+                             .n_stages = c->n_stages,
+                             .layers = c->layers,
+                             .context = b->prefill + b->decode,
+                             .sequences = batch,
+                             .max_rows = c->chunk_rows > batch ? c->chunk_rows : batch,
+                             .progress = c->progress};
     int rc = chain_open(&chain, &k, e);
     if (rc) return rc;
     rc = run_chain(b, &chain, &row, e);
@@ -213,8 +220,10 @@ static int run(const struct command *c, int argc, char **argv) {
     struct flag compute[COMPUTE_FLAGS];
     compute_flags_table(&b.compute, compute);
     const struct flag own[] = {
-        {"-p", FLAG_U32, &b.prefill, 1, LIMIT_CONTEXT / 2, "N", "tokens of the prompt (default 512)", "提示 token 数（默认 512）"},
-        {"-g", FLAG_U32, &b.decode, 1, LIMIT_CONTEXT / 2, "N", "tokens of the answer (default 128)", "回答 token 数（默认 128）"},
+        {"-p", FLAG_U32, &b.prefill, 1, LIMIT_CONTEXT / 2, "N", "tokens of the prompt (default 512)",
+         "提示 token 数（默认 512）"},
+        {"-g", FLAG_U32, &b.decode, 1, LIMIT_CONTEXT / 2, "N", "tokens of the answer (default 128)",
+         "回答 token 数（默认 128）"},
         {"-b", FLAG_U32S, &b.batches, 0, 0, "1,8,32", "sequences at once", "同时的序列数"},
         {"--split", FLAG_U32S, &b.compute.split, 0, 0, "4,4,4", "several stages, layers of each", "分成几段，各段层数"},
         {"--self-test", FLAG_BOOL, &b.selftest, 0, 0, "", "the 29 hashes of the numeric contract, each instruction set",

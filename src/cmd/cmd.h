@@ -43,7 +43,8 @@ int ids_read_file(const char *path, uint32_t n_vocab, struct ids *out, struct er
 int chat_one(const struct text_side *t, const char *message, bool think, struct ids *out, struct chat_prompt *prompt,
              struct err *e) MUST_CHECK;
 
-// Where keys, certificates, tokens and caches lie: --state, else $LOOM_STATE, $XDG_STATE_HOME/loom, ~/.local/state/loom.
+// Where keys, certificates, tokens and caches lie: --state, else $LOOM_STATE, $XDG_STATE_HOME/loom,
+// ~/.local/state/loom.
 int state_dir(const char *flag, char *out, size_t out_bytes, struct err *e) MUST_CHECK;
 // A load that takes longer than a moment shows how far it is, on a terminal.
 struct model_progress progress_bar(void);

@@ -18,8 +18,8 @@ const struct compute_flags compute_defaults = {.chunk = DEFAULT_CHUNK, .sequence
 
 void compute_flags_table(struct compute_flags *f, struct flag table[COMPUTE_FLAGS]) {
     const struct flag flags[COMPUTE_FLAGS] = {
-        {"--weights", FLAG_STRING, &f->weights, 0, 0, "TYPE",
-         "as-is, l8, q8_0 or q4_0 (default: l8 for float files)", "权重类型：as-is、l8、q8_0 或 q4_0（浮点文件默认 l8）"},
+        {"--weights", FLAG_STRING, &f->weights, 0, 0, "TYPE", "as-is, l8, q8_0 or q4_0 (default: l8 for float files)",
+         "权重类型：as-is、l8、q8_0 或 q4_0（浮点文件默认 l8）"},
         {"--kv", FLAG_STRING, &f->kv, 0, 0, "TYPE", "KV cache: int8 (default) or f16", "KV 缓存：int8（默认）或 f16"},
         {"--context", FLAG_U32, &f->context, 1, LIMIT_CONTEXT, "N",
          "tokens of prompt and answer together (default: the model's, at most 8192)",
@@ -128,7 +128,8 @@ int ids_read_file(const char *path, uint32_t n_vocab, struct ids *out, struct er
         json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
         if (id < 0 || id >= n_vocab)
             rc = err_set(e, ERR_FORMAT, "%s: entry %zu is not a token id from 0 to %u", path, i, n_vocab - 1);
-        else if (ids_add(out, (int32_t)id)) rc = err_set(e, ERR_LIMIT, "%s: too many ids", path);
+        else if (ids_add(out, (int32_t)id))
+            rc = err_set(e, ERR_LIMIT, "%s: too many ids", path);
         if (rc) break;
     }
     if (!rc && !json_array_size(array)) rc = err_set(e, ERR_FORMAT, "%s: no ids in it", path);
@@ -138,7 +139,8 @@ int ids_read_file(const char *path, uint32_t n_vocab, struct ids *out, struct er
 
 int chat_one(const struct text_side *t, const char *message, bool think, struct ids *out, struct chat_prompt *prompt,
              struct err *e) {
-    if (!t->chat_template) return err_set(e, ERR_UNSUPPORTED, "the model has no chat template; use --chat-template FILE");
+    if (!t->chat_template)
+        return err_set(e, ERR_UNSUPPORTED, "the model has no chat template; use --chat-template FILE");
     json_t *body = json_pack("{s:[{s:s,s:s}]}", "messages", "role", "user", "content", message);
     if (!body) return err_set(e, ERR_USAGE, "--chat: the text is not UTF-8");
     char *text = json_dumps(body, JSON_COMPACT);
@@ -153,11 +155,16 @@ int chat_one(const struct text_side *t, const char *message, bool think, struct 
 int state_dir(const char *flag, char *out, size_t out_bytes, struct err *e) {
     const char *own = getenv("LOOM_STATE"), *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     int n;
-    if (flag) n = snprintf(out, out_bytes, "%s", flag);
-    else if (own && own[0]) n = snprintf(out, out_bytes, "%s", own);
-    else if (xdg && xdg[0]) n = snprintf(out, out_bytes, "%s/loom", xdg);
-    else if (home && home[0]) n = snprintf(out, out_bytes, "%s/.local/state/loom", home);
-    else return err_set(e, ERR_USAGE, "--state: give a folder, as neither $LOOM_STATE nor $HOME is set");
+    if (flag)
+        n = snprintf(out, out_bytes, "%s", flag);
+    else if (own && own[0])
+        n = snprintf(out, out_bytes, "%s", own);
+    else if (xdg && xdg[0])
+        n = snprintf(out, out_bytes, "%s/loom", xdg);
+    else if (home && home[0])
+        n = snprintf(out, out_bytes, "%s/.local/state/loom", home);
+    else
+        return err_set(e, ERR_USAGE, "--state: give a folder, as neither $LOOM_STATE nor $HOME is set");
     if (n < 0 || (size_t)n >= out_bytes) return err_set(e, ERR_LIMIT, "--state: the path is too long");
     return file_mkdir_all(out, 0700, e);
 }

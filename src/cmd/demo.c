@@ -25,7 +25,7 @@ struct telling {
     uint32_t n; // pieces
     size_t end[MAX_PIECES];
     uint64_t at_us[MAX_PIECES];
-    pid_t victim;     // killed when piece kill_at came; 0: nobody
+    pid_t victim; // killed when piece kill_at came; 0: nobody
     uint32_t kill_at;
     uint64_t kill_us;
     bool ended;
@@ -108,8 +108,10 @@ static void measure(const struct telling *t, double *gap_ms, double *median_ms) 
     uint64_t gap = 0;
     for (uint32_t i = 1; i < t->n; i++) {
         uint64_t d = t->at_us[i] - t->at_us[i - 1];
-        if (t->at_us[i] <= t->kill_us) before[n++] = d;
-        else if (d > gap) gap = d;
+        if (t->at_us[i] <= t->kill_us)
+            before[n++] = d;
+        else if (d > gap)
+            gap = d;
     }
     qsort(before, n, sizeof before[0], by_size);
     *median_ms = n ? (double)before[n / 2] / 1e3 : 0;
@@ -133,7 +135,8 @@ static const char *node_name(const json_t *root, json_int_t node) {
     size_t i;
     json_t *n;
     json_array_foreach(json_object_get(root, "nodes"), i, n) {
-        if (json_integer_value(json_object_get(n, "node")) == node) return json_string_value(json_object_get(n, "name"));
+        if (json_integer_value(json_object_get(n, "node")) == node)
+            return json_string_value(json_object_get(n, "name"));
     }
     return "?";
 }
@@ -173,8 +176,8 @@ static int report(const struct telling *calm, const struct telling *hurt, const 
     char name[64];
     uint32_t epoch_now;
     double gap_ms, median_ms;
-    bool same = calm->text.len_bytes == hurt->text.len_bytes &&
-                !memcmp(calm->text.data, hurt->text.data, calm->text.len_bytes);
+    bool same =
+        calm->text.len_bytes == hurt->text.len_bytes && !memcmp(calm->text.data, hurt->text.data, calm->text.len_bytes);
     json_t *root;
     int rc = read_status(url, &root, e);
     if (rc) return rc;
@@ -224,9 +227,9 @@ static int tell_twice(struct serve *s, const char *question, const char *body, u
 // This model answers in a tenth of a second. On a busy machine the kill can come too late to show anything: then the
 // dead node is started again and the kill comes earlier.
 static int tell_until_hurt(struct serve *s, const char *question, struct err *e) {
-    json_t *body = json_pack("{s:s,s:b,s:f,s:{s:b},s:[{s:s,s:s}]}", "model", s->model.name, "stream", 1, "temperature",
-                             0.0, "chat_template_kwargs", "enable_thinking", 0, "messages", "role", "user", "content",
-                             question);
+    json_t *body =
+        json_pack("{s:s,s:b,s:f,s:{s:b},s:[{s:s,s:s}]}", "model", s->model.name, "stream", 1, "temperature", 0.0,
+                  "chat_template_kwargs", "enable_thinking", 0, "messages", "role", "user", "content", question);
     char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
     json_decref(body);
     if (!text) return err_set(e, ERR_USAGE, "--question: is not UTF-8");
@@ -273,8 +276,7 @@ static int run(const struct command *c, int argc, char **argv) {
     int rc = flags_parse(c, tables, argc, argv, NULL, 0, &n_rest, &e);
     if (!rc && !model) rc = err_set(&e, ERR_NOT_FOUND, "--model: the bundled models/loom-demo was not found");
     if (rc) return flags_fail(c, &e);
-    if (!question)
-        question = flags_text("Tell me a story about a dog named Gus.", "讲一个关于李雷和小狗的故事。");
+    if (!question) question = flags_text("Tell me a story about a dog named Gus.", "讲一个关于李雷和小狗的故事。");
     log_setup(s.flags.compute.verbose, true);
     if (!mkdtemp(state)) return flags_fail(c, &(struct err){ERR_IO, "no folder could be made in /tmp"});
     s.flags.state = state;

@@ -34,8 +34,14 @@ static double row_nll(const float *logits, uint32_t n_vocab, int32_t target) {
 
 // Windows of the context's length side by side; the first token of each is given, the others are predicted.
 static int perplexity(struct eval *v, const struct head_config *c, const struct ids *ids, struct err *e) {
-    struct chain_config k = {.model = &v->model, .mode = c->mode, .cpu = c->cpu, .n_stages = c->n_stages,
-                             .layers = c->layers, .context = c->context, .sequences = 1, .max_rows = c->chunk_rows,
+    struct chain_config k = {.model = &v->model,
+                             .mode = c->mode,
+                             .cpu = c->cpu,
+                             .n_stages = c->n_stages,
+                             .layers = c->layers,
+                             .context = c->context,
+                             .sequences = 1,
+                             .max_rows = c->chunk_rows,
                              .progress = c->progress};
     struct chain chain;
     int rc = chain_open(&chain, &k, e);
@@ -62,11 +68,12 @@ static int perplexity(struct eval *v, const struct head_config *c, const struct 
     if (rc) return rc;
     if (!count) return err_set(e, ERR_USAGE, "the text has fewer than two tokens");
     double nll = sum / (double)count;
-    if (v->json) printf("{\"perplexity\": %.6f, \"nll\": %.6f, \"tokens\": %llu}\n", exp(nll), nll,
-                        (unsigned long long)count);
-    else printf(flags_text("perplexity %.4f (%.4f nats a token over %llu tokens)\n",
-                           "困惑度 %.4f（每 token %.4f 奈特，共 %llu 个 token）\n"), exp(nll), nll,
-                (unsigned long long)count);
+    if (v->json)
+        printf("{\"perplexity\": %.6f, \"nll\": %.6f, \"tokens\": %llu}\n", exp(nll), nll, (unsigned long long)count);
+    else
+        printf(flags_text("perplexity %.4f (%.4f nats a token over %llu tokens)\n",
+                          "困惑度 %.4f（每 token %.4f 奈特，共 %llu 个 token）\n"),
+               exp(nll), nll, (unsigned long long)count);
     return ERR_OK;
 }
 
@@ -75,8 +82,8 @@ static int perplexity(struct eval *v, const struct head_config *c, const struct 
 static int question_ids(struct eval *v, const json_t *q, struct ids *out, struct err *e) {
     char *body = json_dumps(q, JSON_COMPACT);
     if (!body) return err_set(e, ERR_NOMEM, "no memory for a question");
-    int rc = chat_encode(v->text.tokenizer, v->text.chat_template, body, strlen(body),
-                         "{\"enable_thinking\": false}", true, out, NULL, e);
+    int rc = chat_encode(v->text.tokenizer, v->text.chat_template, body, strlen(body), "{\"enable_thinking\": false}",
+                         true, out, NULL, e);
     free(body);
     return rc;
 }
@@ -86,8 +93,11 @@ static int answer_text(struct eval *v, struct head *head, const struct ids *ids,
     const struct hparams *h = &v->model.hparams;
     if (ids->n >= context) return err_set(e, ERR_LIMIT, "%zu tokens are over the window of %u", ids->n, context);
     uint32_t room = context - (uint32_t)ids->n;
-    struct gen_request q = {.prompt = ids->data, .n_prompt = (uint32_t)ids->n, .sampling = {.top_p = 1},
-                            .max_tokens = v->n < room ? v->n : room, .n_stop_ids = h->n_eos};
+    struct gen_request q = {.prompt = ids->data,
+                            .n_prompt = (uint32_t)ids->n,
+                            .sampling = {.top_p = 1},
+                            .max_tokens = v->n < room ? v->n : room,
+                            .n_stop_ids = h->n_eos};
     memcpy(q.stop_ids, h->eos_ids, h->n_eos * sizeof h->eos_ids[0]);
     struct gateway_ops ops = head_gateway_ops(head);
     struct detok *d = detok_new(v->text.tokenizer);
@@ -136,8 +146,10 @@ static int ask_all(struct eval *v, struct head *head, uint32_t context, const js
         if (rc) return err_prefix(e, "entry %zu", i);
     }
     size_t n = json_array_size(list);
-    if (v->json) printf("{\"right\": %zu, \"of\": %zu}\n", right, n);
-    else printf(flags_text("%zu of %zu answers are as expected\n", "%zu / %zu 个回答符合预期\n"), right, n);
+    if (v->json)
+        printf("{\"right\": %zu, \"of\": %zu}\n", right, n);
+    else
+        printf(flags_text("%zu of %zu answers are as expected\n", "%zu / %zu 个回答符合预期\n"), right, n);
     return ERR_OK;
 }
 
@@ -166,8 +178,7 @@ static int eval_file(struct eval *v, const char *model, const char *path, struct
     size_t n = strlen(path);
     if (n > 5 && !strcmp(path + n - 5, ".json")) {
         json_t *list = json_loadb(text, len, 0, NULL);
-        rc = json_is_array(list) ? questions(v, &c, list, e)
-                                 : err_set(e, ERR_FORMAT, "not a JSON array of questions");
+        rc = json_is_array(list) ? questions(v, &c, list, e) : err_set(e, ERR_FORMAT, "not a JSON array of questions");
         if (rc) err_prefix(e, "%s", path);
         json_decref(list);
     } else {

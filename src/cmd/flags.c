@@ -49,7 +49,7 @@ static int parse_bytes(const struct flag *f, const char *text, struct err *e) {
     char *end;
     double v = strtod(text, &end);
     int shift = 0;
-    if (*end) {
+    if (end != text && *end) {
         static const char units[] = "KMGT";
         const char *u = strchr(units, *end >= 'a' ? *end - 32 : *end);
         if (u) {
@@ -72,8 +72,8 @@ static int parse_list(const struct flag *f, const char *text, struct err *e) {
         char *end;
         unsigned long v = strtoul(p, &end, 10);
         if (end == p || (*end && *end != ',') || v > UINT32_MAX || *p == '-' || list->n == FLAG_LIST_MAX)
-            return err_set(e, ERR_USAGE, "%s: '%s' is not a list of up to %d whole numbers such as 4,4,4", f->name, text,
-                           FLAG_LIST_MAX);
+            return err_set(e, ERR_USAGE, "%s: '%s' is not a list of up to %d whole numbers such as 4,4,4", f->name,
+                           text, FLAG_LIST_MAX);
         list->value[list->n++] = (uint32_t)v;
         if (!*end) return ERR_OK;
         p = end;
@@ -84,15 +84,25 @@ static int set_value(const struct flag *f, const char *text, struct err *e) {
     double v = 0;
     int rc = ERR_OK;
     switch (f->kind) {
-    case FLAG_STRING: *(const char **)f->value = text; break;
+    case FLAG_STRING:
+        *(const char **)f->value = text;
+        break;
     case FLAG_U32:
         rc = parse_number(f, text, 0, UINT32_MAX, true, &v, e);
         if (!rc) *(uint32_t *)f->value = (uint32_t)v;
         break;
-    case FLAG_F64: rc = parse_number(f, text, -HUGE_VAL, HUGE_VAL, false, f->value, e); break;
-    case FLAG_I64: rc = parse_i64(f, text, e); break;
-    case FLAG_BYTES: rc = parse_bytes(f, text, e); break;
-    case FLAG_U32S: rc = parse_list(f, text, e); break;
+    case FLAG_F64:
+        rc = parse_number(f, text, -HUGE_VAL, HUGE_VAL, false, f->value, e);
+        break;
+    case FLAG_I64:
+        rc = parse_i64(f, text, e);
+        break;
+    case FLAG_BYTES:
+        rc = parse_bytes(f, text, e);
+        break;
+    case FLAG_U32S:
+        rc = parse_list(f, text, e);
+        break;
     case FLAG_STRINGS: {
         struct flag_strings *list = f->value;
         if (list->n == FLAG_LIST_MAX)
@@ -101,7 +111,8 @@ static int set_value(const struct flag *f, const char *text, struct err *e) {
         break;
     }
     case FLAG_BOOL:
-    case FLAG_END: ASSERT(false, "%s takes no value", f->name);
+    case FLAG_END:
+        ASSERT(false, "%s takes no value", f->name);
     }
     return rc;
 }
@@ -188,26 +199,23 @@ static int parse_line(char *line, const struct flag *const *tables, struct err *
         return ERR_OK;
     }
     if (!value) return err_set(e, ERR_USAGE, "%s: a value is missing: %s = %s", name + 2, name + 2, f->arg);
-    char *kept = strdup(value); // settings live as long as the process
-    return kept ? set_value(f, kept, e) : err_set(e, ERR_NOMEM, "no memory");
+    return set_value(f, value, e);
 }
 
-int flags_parse_file(const char *path, const struct flag *const *tables, struct err *e) {
-    char *text, *save = NULL;
+int flags_parse_file(const char *path, const struct flag *const *tables, char **text, struct err *e) {
+    char *next = NULL;
     size_t len;
-    int rc = file_read(path, LIMIT_CONFIG_BYTES, &text, &len, e);
+    *text = NULL;
+    int rc = file_read(path, LIMIT_CONFIG_BYTES, text, &len, e);
     if (rc) return rc;
     int number = 0;
-    // strtok_r would skip empty lines and lose the count.
-    for (char *line = text; line && !rc; line = save) {
-        save = strchr(line, '\n');
-        if (save) *save++ = 0;
+    for (char *line = *text; line && !rc; line = next) {
+        next = strchr(line, '\n');
+        if (next) *next++ = 0;
         number++;
         rc = parse_line(line, tables, e);
     }
-    if (rc) err_prefix(e, "%s:%d", path, number);
-    free(text);
-    return rc;
+    return rc ? err_prefix(e, "%s:%d", path, number) : ERR_OK;
 }
 
 int flags_fail(const struct command *c, const struct err *e) {

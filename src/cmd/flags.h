@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 enum flag_kind {
-    FLAG_END, // ends a table
+    FLAG_END,    // ends a table
     FLAG_BOOL,   // bool; takes no value
     FLAG_STRING, // const char *
     FLAG_U32,    // uint32_t, between min and max
@@ -31,8 +31,8 @@ struct flag {
     const char *name; // "--context" or "-n"
     enum flag_kind kind;
     void *value;
-    double min, max;  // of U32, I64 and F64; both 0: the type's own
-    const char *arg;  // how help names the value: "N", "TEXT"
+    double min, max; // of U32, I64 and F64; both 0: the type's own
+    const char *arg; // how help names the value: "N", "TEXT"
     const char *en, *zh;
 };
 
@@ -51,7 +51,8 @@ enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 int flags_parse(const struct command *c, const struct flag *const *tables, int argc, char **argv, const char **rest,
                 int max_rest, int *n_rest, struct err *e) MUST_CHECK;
 // "name = value" lines of a file, as if they were flags given before those of the command line; '#' begins a comment.
-int flags_parse_file(const char *path, const struct flag *const *tables, struct err *e) MUST_CHECK;
+// The values point into *text, which the caller frees when it is done with them, also after an error.
+int flags_parse_file(const char *path, const struct flag *const *tables, char **text, struct err *e) MUST_CHECK;
 // Prints the error as one line and returns the exit code for it (--help: 0).
 int flags_fail(const struct command *c, const struct err *e);
 

@@ -103,8 +103,10 @@ int http_events(const char *url, const char *body, int (*on_data)(void *arg, con
     long status = 0;
     curl_easy_getinfo(ev.curl, CURLINFO_RESPONSE_CODE, &status);
     int out = ERR_OK;
-    if (rc && !ev.stopped) out = err_set(e, ERR_NET, "%s: %s", url, curl_easy_strerror(rc));
-    else if (!ev.stopped && status != 200) out = server_error(url, status, &ev.line, e);
+    if (rc && !ev.stopped)
+        out = err_set(e, ERR_NET, "%s: %s", url, curl_easy_strerror(rc));
+    else if (!ev.stopped && status != 200)
+        out = server_error(url, status, &ev.line, e);
     curl_easy_cleanup(ev.curl);
     curl_slist_free_all(headers);
     buf_fini(&ev.line);

@@ -18,7 +18,8 @@ static void print_tensors(const struct tensors *t, bool json) {
         char shape[128] = "";
         size_t at = 0;
         for (uint32_t d = 0; d < x->n_dims; d++)
-            at += (size_t)snprintf(shape + at, sizeof shape - at, "%s%llu", d ? ", " : "", (unsigned long long)x->dim[d]);
+            at +=
+                (size_t)snprintf(shape + at, sizeof shape - at, "%s%llu", d ? ", " : "", (unsigned long long)x->dim[d]);
         if (json) {
             struct buf b;
             buf_init(&b, 1 << 20);
@@ -80,8 +81,8 @@ static void print_model_text(const struct opened_model *m, const struct head_con
     printf(flags_text("  in memory at context %u: weights %.1f MB, KV %.1f MB (%llu bytes a token), scratch %.1f MB: "
                       "%.1f MB\n",
                       "  上下文 %u 时内存：权重 %.1f MB，KV %.1f MB（每 token %llu 字节），暂存 %.1f MB：共 %.1f MB\n"),
-           c->context, (double)x->weights_bytes / 1e6, (double)x->kv_bytes / 1e6,
-           (unsigned long long)x->kv_token_bytes, (double)x->scratch_bytes / 1e6, (double)x->total_bytes / 1e6);
+           c->context, (double)x->weights_bytes / 1e6, (double)x->kv_bytes / 1e6, (unsigned long long)x->kv_token_bytes,
+           (double)x->scratch_bytes / 1e6, (double)x->total_bytes / 1e6);
     if (x->total_bytes <= x->free_bytes)
         printf(flags_text("  it will run here: %.1f MB are free\n", "  本机可以运行：可用 %.1f MB\n"),
                (double)x->free_bytes / 1e6);
@@ -97,16 +98,17 @@ static void print_model_json(const struct opened_model *m, const struct head_con
     struct buf b;
     buf_init(&b, 1 << 20);
     if (!buf_add_json_string(&b, m->name, strlen(m->name)) && buf_cstr(&b))
-        printf("{\"model\": %s, \"layers\": %u, \"hidden\": %u, \"heads\": %u, \"kv_heads\": %u, \"head_dim\": %u, "
-               "\"ffn\": %u, \"experts\": %u, \"vocab\": %u, \"max_context\": %u, \"context\": %u, \"file_bytes\": %llu, "
-               "\"weight_bytes\": %llu, \"kv_bytes\": %llu, \"kv_bytes_per_token\": %llu, \"scratch_bytes\": %llu, "
-               "\"total_bytes\": %llu, \"free_bytes\": %llu, \"fits\": %s",
-               (const char *)b.data, h->n_layers, h->hidden, h->n_heads, h->n_kv_heads, h->head_dim, h->ffn,
-               h->n_experts, h->n_vocab, h->max_context, c->context, (unsigned long long)file_bytes(m->tensors),
-               (unsigned long long)x->weights_bytes, (unsigned long long)x->kv_bytes,
-               (unsigned long long)x->kv_token_bytes, (unsigned long long)x->scratch_bytes,
-               (unsigned long long)x->total_bytes, (unsigned long long)x->free_bytes,
-               x->total_bytes <= x->free_bytes ? "true" : "false");
+        printf(
+            "{\"model\": %s, \"layers\": %u, \"hidden\": %u, \"heads\": %u, \"kv_heads\": %u, \"head_dim\": %u, "
+            "\"ffn\": %u, \"experts\": %u, \"vocab\": %u, \"max_context\": %u, \"context\": %u, \"file_bytes\": %llu, "
+            "\"weight_bytes\": %llu, \"kv_bytes\": %llu, \"kv_bytes_per_token\": %llu, \"scratch_bytes\": %llu, "
+            "\"total_bytes\": %llu, \"free_bytes\": %llu, \"fits\": %s",
+            (const char *)b.data, h->n_layers, h->hidden, h->n_heads, h->n_kv_heads, h->head_dim, h->ffn, h->n_experts,
+            h->n_vocab, h->max_context, c->context, (unsigned long long)file_bytes(m->tensors),
+            (unsigned long long)x->weights_bytes, (unsigned long long)x->kv_bytes,
+            (unsigned long long)x->kv_token_bytes, (unsigned long long)x->scratch_bytes,
+            (unsigned long long)x->total_bytes, (unsigned long long)x->free_bytes,
+            x->total_bytes <= x->free_bytes ? "true" : "false");
     buf_fini(&b);
     if (tensors) {
         printf(", \"tensors\": [");

@@ -31,8 +31,8 @@ struct local_nodes {
 };
 
 static int start_one(struct local_nodes *l, struct one *n, struct err *e) {
-    const char *args[MAX_ARGS] = {"loom", "node", "--join", l->token, "--once", "--name", n->name, "--state",
-                                  n->state_dir, "--listen", "127.0.0.1:0", "--memory", l->memory};
+    const char *args[MAX_ARGS] = {"loom",    "node",       "--join",   l->token,      "--once",   "--name", n->name,
+                                  "--state", n->state_dir, "--listen", "127.0.0.1:0", "--memory", l->memory};
     int k = 13;
     if (l->config.threads) {
         args[k++] = "--threads";

@@ -21,4 +21,4 @@ int local_nodes_start(const struct local_nodes_config *c, struct local_nodes **o
 // Starts those that died anew, a second later each time.
 void local_nodes_supervise(struct local_nodes *l);
 pid_t local_nodes_pid(const struct local_nodes *l, uint32_t i); // 0: not running
-void local_nodes_stop(struct local_nodes *l); // asks them to leave, then ends them; NULL: nothing
+void local_nodes_stop(struct local_nodes *l);                   // asks them to leave, then ends them; NULL: nothing

@@ -50,7 +50,8 @@ static int write_out(const struct logits *l, struct err *e) {
     size_t n = l->ids.n, at = n * h->n_vocab * sizeof(float), rows = n * h->hidden * sizeof(float);
     struct buf b;
     buf_init(&b, 1 << 20);
-    int rc = buf_addf(&b, "{\"logits\":{\"dtype\":\"F32\",\"shape\":[%zu,%u],\"data_offsets\":[0,%zu]}", n, h->n_vocab, at);
+    int rc =
+        buf_addf(&b, "{\"logits\":{\"dtype\":\"F32\",\"shape\":[%zu,%u],\"data_offsets\":[0,%zu]}", n, h->n_vocab, at);
     for (uint32_t i = 0; i <= h->n_layers && l->hidden && !rc; i++, at += rows)
         rc = buf_addf(&b, ",\"hidden.%u\":{\"dtype\":\"F32\",\"shape\":[%zu,%u],\"data_offsets\":[%zu,%zu]}", i, n,
                       h->hidden, at, at + rows);
@@ -107,7 +108,8 @@ static int run(const struct command *c, int argc, char **argv) {
         {"--verify", FLAG_BOOL, &f->verify, 0, 0, "", "the plain mathematics: float weights and KV, nothing rounded",
          "纯数学：浮点权重与 KV，不作舍入"},
         {"--hidden", FLAG_BOOL, &f->hidden, 0, 0, "", "add hidden.0 .. hidden.L", "附带 hidden.0 .. hidden.L"},
-        {"--split", FLAG_U32S, &f->compute.split, 0, 0, "4,4,4", "several stages, layers of each", "分成几段，各段层数"},
+        {"--split", FLAG_U32S, &f->compute.split, 0, 0, "4,4,4", "several stages, layers of each",
+         "分成几段，各段层数"},
         {0}};
     const struct flag *tables[] = {own, compute_table, NULL};
     const char *path;

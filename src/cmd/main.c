@@ -6,19 +6,21 @@
 #include "cmd/cmd.h"
 #include "os/thread.h"
 
-static const struct command *const commands[] = {&cmd_run,     &cmd_serve, &cmd_node,   &cmd_chat,
-                                                 &cmd_demo,    &cmd_status, &cmd_token, &cmd_inspect,
-                                                 &cmd_logits,  &cmd_eval,  &cmd_bench};
+static const struct command *const commands[] = {&cmd_run,    &cmd_serve,  &cmd_node,  &cmd_chat,
+                                                 &cmd_demo,   &cmd_status, &cmd_token, &cmd_inspect,
+                                                 &cmd_logits, &cmd_eval,   &cmd_bench};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_help(FILE *to) {
-    fprintf(to, "%s\n\n", flags_text("Loom: the machines of one LAN become one server for large language models",
-                                     "织云 Loom：把一个局域网里的各种机器织成一台大模型服务器"));
+    fprintf(to, "%s\n\n",
+            flags_text("Loom: the machines of one LAN become one server for large language models",
+                       "织云 Loom：把一个局域网里的各种机器织成一台大模型服务器"));
     fprintf(to, "%s: loom COMMAND ...\n\n", flags_text("usage", "用法"));
     for (int i = 0; i < N_COMMANDS; i++)
         fprintf(to, "  %-9s %s\n", commands[i]->name, flags_text(commands[i]->en, commands[i]->zh));
-    fprintf(to, "\n%s\n", flags_text("loom COMMAND --help tells more; loom --version the version",
-                                     "loom 命令 --help 查看详情；loom --version 查看版本"));
+    fprintf(to, "\n%s\n",
+            flags_text("loom COMMAND --help tells more; loom --version the version",
+                       "loom 命令 --help 查看详情；loom --version 查看版本"));
 }
 
 int main(int argc, char **argv) {

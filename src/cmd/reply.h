@@ -16,7 +16,7 @@ struct reply {
     uint32_t n_tokens, n_taken, max_tokens;
     bool ended;
     enum gen_finish finish;
-    struct err err; // with GEN_FAILED
+    struct err err;                       // with GEN_FAILED
     uint64_t start_us, first_us, last_us; // of submit, of the first and of the last token
 };
 

@@ -73,12 +73,11 @@ static void make_request(const struct run *r, uint32_t context, uint64_t seed, s
     uint32_t room = context - (uint32_t)r->ids.n;
     *q = (struct gen_request){.prompt = r->ids.data, .n_prompt = (uint32_t)r->ids.n};
     q->max_tokens = f->n && f->n < room ? f->n : room;
-    q->sampling = (struct sampling){
-        .temperature = isnan(f->temperature) ? d->temperature : (float)f->temperature,
-        .top_p = isnan(f->top_p) ? d->top_p : (float)f->top_p,
-        .min_p = isnan(f->min_p) ? d->min_p : (float)f->min_p,
-        .top_k = f->top_k < 0 ? d->top_k : (int32_t)f->top_k,
-        .seed = seed};
+    q->sampling = (struct sampling){.temperature = isnan(f->temperature) ? d->temperature : (float)f->temperature,
+                                    .top_p = isnan(f->top_p) ? d->top_p : (float)f->top_p,
+                                    .min_p = isnan(f->min_p) ? d->min_p : (float)f->min_p,
+                                    .top_k = f->top_k < 0 ? d->top_k : (int32_t)f->top_k,
+                                    .seed = seed};
     q->n_stop_ids = r->model.hparams.n_eos;
     memcpy(q->stop_ids, r->model.hparams.eos_ids, q->n_stop_ids * sizeof q->stop_ids[0]);
 }
@@ -135,11 +134,12 @@ static void print_json(const struct run *r, const struct reply *a, uint32_t n, c
     for (uint32_t i = 0; i < n && !rc; i++) rc = buf_addf(&b, "%s%d", i ? ", " : "", a->tokens[i]);
     double decode_s = (double)(a->last_us - a->first_us) / 1e6;
     if (!rc)
-        rc = buf_addf(&b,
-                      "], \"finish_reason\": \"%s\", \"prompt_tokens\": %zu, \"completion_tokens\": %u, \"seed\": %llu, "
-                      "\"timings\": {\"load_ms\": %.3f, \"ttft_ms\": %.3f, \"decode_tps\": %.3f}}\n",
-                      finish, r->ids.n, n, (unsigned long long)seed, (double)r->load_us / 1e3,
-                      (double)(a->first_us - a->start_us) / 1e3, decode_s > 0 ? (double)(n - 1) / decode_s : 0);
+        rc =
+            buf_addf(&b,
+                     "], \"finish_reason\": \"%s\", \"prompt_tokens\": %zu, \"completion_tokens\": %u, \"seed\": %llu, "
+                     "\"timings\": {\"load_ms\": %.3f, \"ttft_ms\": %.3f, \"decode_tps\": %.3f}}\n",
+                     finish, r->ids.n, n, (unsigned long long)seed, (double)r->load_us / 1e3,
+                     (double)(a->first_us - a->start_us) / 1e3, decode_s > 0 ? (double)(n - 1) / decode_s : 0);
     if (!rc) fwrite(b.data, 1, b.len_bytes, stdout);
     buf_fini(&b);
 }
@@ -175,8 +175,13 @@ static int check(const struct run_flags *f, int n_rest, struct err *e) {
 }
 
 static int run(const struct command *c, int argc, char **argv) {
-    struct run r = {.flags = {.compute = compute_defaults, .n = 256, .temperature = NAN, .top_p = NAN, .min_p = NAN,
-                              .top_k = -1, .seed = -1}};
+    struct run r = {.flags = {.compute = compute_defaults,
+                              .n = 256,
+                              .temperature = NAN,
+                              .top_p = NAN,
+                              .min_p = NAN,
+                              .top_k = -1,
+                              .seed = -1}};
     struct run_flags *f = &r.flags;
     struct flag compute[COMPUTE_FLAGS];
     compute_flags_table(&f->compute, compute);
@@ -190,7 +195,8 @@ static int run(const struct command *c, int argc, char **argv) {
          "最多生成的 token 数（默认 256，0 表示到窗口末尾）"},
         {"--temp", FLAG_F64, &f->temperature, 0, 100, "T", "temperature; 0: greedy", "温度；0 为贪心"},
         {"--top-p", FLAG_F64, &f->top_p, 1e-7, 1, "P", "nucleus sampling", "核采样"},
-        {"--top-k", FLAG_I64, &f->top_k, 0, LIMIT_VOCAB, "K", "the K likeliest only; 0: off", "只取最可能的 K 个；0 为关"},
+        {"--top-k", FLAG_I64, &f->top_k, 0, LIMIT_VOCAB, "K", "the K likeliest only; 0: off",
+         "只取最可能的 K 个；0 为关"},
         {"--min-p", FLAG_F64, &f->min_p, 0, 1, "P", "least share of the likeliest", "相对最可能者的最小份额"},
         {"--seed", FLAG_I64, &f->seed, 0, 9.2e18, "S", "the same seed gives the same answer", "相同种子得到相同回答"},
         {"--stop", FLAG_STRINGS, &f->stop, 0, 0, "TEXT", "ends the answer; may be given several times",

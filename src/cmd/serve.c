@@ -1,6 +1,7 @@
 // loom serve: the head, its endpoint, and perhaps nodes on this machine.
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,8 +40,8 @@ static int start_nodes(struct serve *s, struct err *e) {
                                    .isa = f->compute.isa,
                                    .quiet = f->quiet_nodes,
                                    .verbose = f->compute.verbose};
-    c.memory_bytes = f->compute.memory_bytes ? f->compute.memory_bytes
-                                             : cpu_memory_available_bytes() / 10 * 9 / f->local_nodes;
+    c.memory_bytes =
+        f->compute.memory_bytes ? f->compute.memory_bytes : cpu_memory_available_bytes() / 10 * 9 / f->local_nodes;
     return local_nodes_start(&c, &s->nodes, e);
 }
 
@@ -50,20 +51,18 @@ static int start_gateway(struct serve *s, struct err *e) {
     struct head_config hc;
     int rc = compute_config(&s->flags.compute, &s->model, true, &hc, e);
     if (rc) return rc;
-    struct gateway_config c = {.listen_addr = s->flags.listen,
-                               .n_threads = cpu_count_usable() > 4 ? 4 : 2,
-                               .model = {.id = s->model.name,
-                                         .created_s = (uint64_t)time(NULL),
-                                         .context = hc.context,
-                                         .n_vocab = h->n_vocab,
-                                         .tokenizer = s->text.tokenizer,
-                                         .chat_template = s->text.chat_template,
-                                         .defaults = {.temperature = d->temperature,
-                                                      .top_p = d->top_p,
-                                                      .min_p = d->min_p,
-                                                      .top_k = d->top_k},
-                                         .n_stop_ids = h->n_eos},
-                               .ops = head_gateway_ops(s->head)};
+    struct gateway_config c = {
+        .listen_addr = s->flags.listen,
+        .n_threads = cpu_count_usable() > 4 ? 4 : 2,
+        .model = {.id = s->model.name,
+                  .created_s = (uint64_t)time(NULL),
+                  .context = hc.context,
+                  .n_vocab = h->n_vocab,
+                  .tokenizer = s->text.tokenizer,
+                  .chat_template = s->text.chat_template,
+                  .defaults = {.temperature = d->temperature, .top_p = d->top_p, .min_p = d->min_p, .top_k = d->top_k},
+                  .n_stop_ids = h->n_eos},
+        .ops = head_gateway_ops(s->head)};
     memcpy(c.model.stop_ids, h->eos_ids, h->n_eos * sizeof h->eos_ids[0]);
     return gateway_new(&c, &s->gateway, e);
 }
@@ -146,15 +145,17 @@ static int run(const struct command *c, int argc, char **argv) {
         {0}};
     const struct flag *tables[] = {own, compute, NULL};
     const char *path = NULL;
+    char *settings = NULL;
     int n_rest;
     struct err e;
     int rc = flags_parse(c, tables, argc, argv, &path, 1, &n_rest, &e);
     if (!rc && f->config) {
         // The file comes before the command line: read it, then let the flags win once more.
-        rc = flags_parse_file(f->config, tables, &e);
+        rc = flags_parse_file(f->config, tables, &settings, &e);
         if (!rc) rc = flags_parse(c, tables, argc, argv, &path, 1, &n_rest, &e);
     }
-    if (!rc && n_rest != 1) rc = err_set(&e, ERR_USAGE, "MODEL is missing: a folder with config.json and *.safetensors");
+    if (!rc && n_rest != 1)
+        rc = err_set(&e, ERR_USAGE, "MODEL is missing: a folder with config.json and *.safetensors");
     log_setup(f->compute.verbose, false);
     sigset_t set;
     sigemptyset(&set);
@@ -167,6 +168,7 @@ static int run(const struct command *c, int argc, char **argv) {
         rc = wait_for_signal(&s, &set, &e);
     }
     serve_stop(&s);
+    free(settings);
     return rc ? flags_fail(c, &e) : EXIT_FINE;
 }
 

@@ -25,7 +25,8 @@ static void print_stage(const json_t *root, const json_t *s) {
            n ? json_string_value(json_object_get(n, "address")) : "-",
            (long long)json_integer_value(json_array_get(layers, 0)),
            (long long)json_integer_value(json_array_get(layers, 1)) - 1, number(s, "weight_bytes") / 1e6,
-           number(s, "kv_bytes") / 1e6, n ? number(n, "blocks_used") : number(json_object_get(root, "local"), "blocks_used"),
+           number(s, "kv_bytes") / 1e6,
+           n ? number(n, "blocks_used") : number(json_object_get(root, "local"), "blocks_used"),
            n ? number(n, "steps") : number(json_object_get(root, "local"), "steps"), n ? number(n, "rtt_ms") : 0.0);
 }
 
@@ -75,8 +76,10 @@ static int run(const struct command *c, int argc, char **argv) {
     json_t *root = rc ? NULL : json_loadb((const char *)b.data, b.len_bytes, 0, NULL);
     if (!rc && (status != 200 || !json_string_value(json_object_get(root, "model"))))
         rc = err_set(&e, ERR_NET, "%s: not the endpoint of a loom head (HTTP %ld)", full, status);
-    if (!rc && json) printf("%.*s\n", (int)b.len_bytes, (const char *)b.data);
-    else if (!rc) print_text(root);
+    if (!rc && json)
+        printf("%.*s\n", (int)b.len_bytes, (const char *)b.data);
+    else if (!rc)
+        print_text(root);
     json_decref(root);
     buf_fini(&b);
     return rc ? flags_fail(c, &e) : EXIT_FINE;

@@ -21,7 +21,8 @@ static int run(const struct command *c, int argc, char **argv) {
     int n_rest;
     struct err e;
     int rc = flags_parse(c, tables, argc, argv, &verb, 1, &n_rest, &e);
-    if (!rc && (!n_rest || strcmp(verb, "create"))) rc = err_set(&e, ERR_USAGE, "the verb is missing: loom token create");
+    if (!rc && (!n_rest || strcmp(verb, "create")))
+        rc = err_set(&e, ERR_USAGE, "the verb is missing: loom token create");
     if (!rc && !w.address)
         rc = err_set(&e, ERR_USAGE, "--address: say how nodes reach the head, such as 192.168.1.10:7701");
     if (!rc) rc = state_dir(state, dir, sizeof dir, &e);

@@ -78,14 +78,20 @@ static void start_canary(struct head *h) {
 static void carry_out(struct head *h, const struct brain_action *a) {
     switch (a->type) {
     case ACT_LOAD:
-        if (h->local) local_load(h->local, a->load.epoch, a->load.n_blocks);
-        else links_load(h->links, &a->load);
+        if (h->local)
+            local_load(h->local, a->load.epoch, a->load.n_blocks);
+        else
+            links_load(h->links, &a->load);
         break;
     case ACT_STEP:
-        if (h->local) local_step(h->local, a->step);
-        else links_step(h->links, a->node, a->step);
+        if (h->local)
+            local_step(h->local, a->step);
+        else
+            links_step(h->links, a->node, a->step);
         break;
-    case ACT_EVENT: hand_over(h, &a->event); break;
+    case ACT_EVENT:
+        hand_over(h, &a->event);
+        break;
     case ACT_DROP_NODE:
         if (h->links) links_drop(h->links, a->node, a->why);
         break;
@@ -207,7 +213,10 @@ static void take_submission(void *arg) {
     int rc = map_put(&h->sinks, s->id, s->sink);
     if (rc) {
         // Without a place in the map the sink would never hear of its request: tell it here.
-        struct gen_event ev = {.id = s->id, .token = -1, .finish = GEN_FAILED, .code = ERR_UNAVAILABLE,
+        struct gen_event ev = {.id = s->id,
+                               .token = -1,
+                               .finish = GEN_FAILED,
+                               .code = ERR_UNAVAILABLE,
                                .text = "too many requests are open"};
         s->sink->event(s->sink, &ev);
         free(s);
@@ -368,8 +377,8 @@ static void stop_on_loop(void *arg) {
     uint64_t id;
     void *sink;
     while (map_next(&h->sinks, &at, &id, &sink)) {
-        struct gen_event ev = {.id = id, .token = -1, .finish = GEN_FAILED, .code = ERR_UNAVAILABLE,
-                               .text = "the server is stopping"};
+        struct gen_event ev = {
+            .id = id, .token = -1, .finish = GEN_FAILED, .code = ERR_UNAVAILABLE, .text = "the server is stopping"};
         ((struct gateway_sink *)sink)->event(sink, &ev);
     }
     map_fini(&h->sinks);

@@ -29,7 +29,7 @@ struct head_config {
 };
 
 int head_new(const struct head_config *c, struct head **h, struct err *e) MUST_CHECK;
-void head_free(struct head *h); // every request that is still open gets its last event
+void head_free(struct head *h);                   // every request that is still open gets its last event
 uint32_t head_cluster_port(const struct head *h); // 0: no cluster
 struct gateway_ops head_gateway_ops(struct head *h);
 // Waits until a route serves and a canary token came through it. ERR_UNAVAILABLE after timeout_ms, with the reason.

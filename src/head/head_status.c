@@ -107,8 +107,9 @@ static int add_stages(const struct plan *p, struct buf *out) {
     int rc = buf_addf(out, ",\"stages\":[");
     for (uint32_t i = 0; i < p->n_stages && !rc; i++) {
         const struct plan_stage *s = &p->stage[i];
-        rc = buf_addf(out, "%s{\"node\":%llu,\"layers\":[%u,%u],\"weight_bytes\":%llu,\"kv_bytes\":%llu,"
-                           "\"scratch_bytes\":%llu}",
+        rc = buf_addf(out,
+                      "%s{\"node\":%llu,\"layers\":[%u,%u],\"weight_bytes\":%llu,\"kv_bytes\":%llu,"
+                      "\"scratch_bytes\":%llu}",
                       i ? "," : "", (unsigned long long)s->node, s->a, s->b, (unsigned long long)s->weight_bytes,
                       (unsigned long long)s->kv_bytes, (unsigned long long)s->scratch_bytes);
     }
@@ -143,14 +144,15 @@ static int add_snapshot(const struct head *h, const struct head_snapshot *s, str
     int rc = buf_addf(out, "{\"model\":");
     if (!rc) rc = buf_add_json_string(out, h->model_name, strlen(h->model_name));
     if (!rc)
-        rc = buf_addf(out,
-                      ",\"ready\":%s,\"route_up\":%s,\"epoch\":%u,\"context\":%u,\"kv_blocks\":%u,\"kv_blocks_used\":%u,"
-                      "\"running\":%u,\"waiting\":%u,\"route_changes\":%llu,\"nodes_lost\":%llu,\"preemptions\":%llu,"
-                      "\"steps\":%llu,\"tokens\":%llu,\"why\":",
-                      s->ready ? "true" : "false", b->route_up ? "true" : "false", b->epoch, h->context, b->n_blocks,
-                      b->blocks_used, b->n_running, b->n_waiting, (unsigned long long)b->n_route_changes,
-                      (unsigned long long)b->n_nodes_lost, (unsigned long long)b->n_preemptions,
-                      (unsigned long long)b->n_steps, (unsigned long long)b->n_tokens);
+        rc =
+            buf_addf(out,
+                     ",\"ready\":%s,\"route_up\":%s,\"epoch\":%u,\"context\":%u,\"kv_blocks\":%u,\"kv_blocks_used\":%u,"
+                     "\"running\":%u,\"waiting\":%u,\"route_changes\":%llu,\"nodes_lost\":%llu,\"preemptions\":%llu,"
+                     "\"steps\":%llu,\"tokens\":%llu,\"why\":",
+                     s->ready ? "true" : "false", b->route_up ? "true" : "false", b->epoch, h->context, b->n_blocks,
+                     b->blocks_used, b->n_running, b->n_waiting, (unsigned long long)b->n_route_changes,
+                     (unsigned long long)b->n_nodes_lost, (unsigned long long)b->n_preemptions,
+                     (unsigned long long)b->n_steps, (unsigned long long)b->n_tokens);
     if (!rc) rc = buf_add_json_string(out, b->why_down, strlen(b->why_down));
     if (!rc) rc = add_stages(&b->plan, out);
     if (!rc && h->local)

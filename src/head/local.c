@@ -34,7 +34,7 @@ struct local {
     struct stage *stage[LIMIT_STAGES];
     pthread_mutex_t stage_lock; // stage[] is replaced by the compute thread while others count
     uint32_t n_blocks;
-    uint32_t epoch; // compute thread
+    uint32_t epoch;      // compute thread
     uint16_t *hidden[2]; // rows between two stages
     uint8_t *fault;
     struct queue jobs, unused;

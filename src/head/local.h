@@ -14,7 +14,7 @@ struct local_config {
     const struct opened_model *model; // outlives it
     struct run_mode mode;
     struct backend_cpu_config cpu;
-    uint32_t n_stages; // >= 1
+    uint32_t n_stages;             // >= 1
     uint32_t layers[LIMIT_STAGES]; // of each stage; together all layers of the model
     uint32_t max_rows, max_context;
     struct model_progress progress;

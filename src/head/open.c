@@ -41,8 +41,10 @@ int open_model(const char *path, struct opened_model *m, struct err *e) {
     *m = (struct opened_model){0};
     if (!file_exists(path)) return err_set(e, ERR_NOT_FOUND, "%s: no such model file or folder", path);
     if (!file_is_dir(path))
-        return err_set(e, ERR_UNSUPPORTED, "%s: not a folder; a model is a folder with config.json, *.safetensors and "
-                                           "tokenizer.json (GGUF files are not read yet)", path);
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: not a folder; a model is a folder with config.json, *.safetensors and "
+                       "tokenizer.json (GGUF files are not read yet)",
+                       path);
     m->path = strdup(path);
     m->name = last_part(path);
     int rc = m->path && m->name ? ERR_OK : err_set(e, ERR_NOMEM, "%s: no memory", path);

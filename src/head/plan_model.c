@@ -19,11 +19,8 @@ int head_plan_model(const struct hparams *p, const struct run_mode *mode, uint32
         if (i + 1 == p->n_layers) bytes -= m->head_bytes;
         m->layer_bytes[i] = bytes;
     }
-    struct kv_spec kv = {.type = mode->kv,
-                         .n_layers = 1,
-                         .n_kv_heads = p->n_kv_heads,
-                         .head_dim = p->head_dim,
-                         .n_blocks = 1};
+    struct kv_spec kv = {
+        .type = mode->kv, .n_layers = 1, .n_kv_heads = p->n_kv_heads, .head_dim = p->head_dim, .n_blocks = 1};
     m->kv_block_bytes = be->ops->kv_block_bytes(&kv);
     be->ops->free(be);
     return ERR_OK;

@@ -23,9 +23,14 @@ static void lose(struct node *n, const char *why) {
     loop_timer_set(n->heartbeat_timer, UINT64_MAX);
     route_forget(n);
     if (n->stopping) return;
-    if (n->config->once && (was || n->retry_ms >= NODE_RETRY_MAX_MS)) {
+    if (n->config->once && was) { // its time is over, which is no failure
+        LOG_I("node", "the head at %s is gone: %s", n->head_address, why);
+        node_stop(n, ERR_OK, "");
+        return;
+    }
+    if (n->config->once && n->retry_ms >= NODE_RETRY_MAX_MS) {
         char text[ERR_TEXT_MAX];
-        snprintf(text, sizeof text, "the head at %s is gone: %s", n->head_address, why);
+        snprintf(text, sizeof text, "no head at %s: %s", n->head_address, why);
         node_stop(n, ERR_NET, text);
         return;
     }

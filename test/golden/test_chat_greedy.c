@@ -1,6 +1,7 @@
 // Greedy answers of the two bundled models against those of a reference implementation in f32, by weight mode. A prompt
 // counts if all its tokens are equal; near-ties may go the other way in a few.
 #include "golden/golden.h"
+#include <stdio.h>
 #include "os/clock.h"
 
 enum { MAX_ROWS = 512, CONTEXT = 4096, N_BLOCKS = 512, CHUNK = 256 };
@@ -88,6 +89,10 @@ static void test_moe(void **state) {
 }
 
 int main(void) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    printf("skipped: needs a build without sanitizers, for its length\n");
+    return 77;
+#endif
     golden_need("models/loom-demo");
     golden_need("models/loom-demo-moe");
     golden_need("fixtures/chat/loom-demo.greedy.json");

@@ -1,0 +1,209 @@
+#!/bin/bash
+# `loom run` and its neighbours that need no server: what they print, what they refuse, and how they say so.
+# shellcheck source=test/e2e/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+ASKED='Please work out 25/5'
+RENDERED=$'<|im_start|>user\nPlease work out 25/5<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n'
+RENDERED_IDS='[3750,340,198,1189,1188,1186,220,17,20,14,20,3751,198,3750,339,198,3756,1723,3757,1723]'
+STORY='Once upon a time there was a dog'
+
+run() { "$LOOM" run "$MODEL" "$@" 2>"$WORK/err"; }
+json() { run --json "$@" >"$WORK/json"; }
+field() { value "$1" <"$WORK/json"; }
+ids() { json "$@" && field 'd["token_ids"]'; }
+one_line() { [ "$(wc -l <"$1")" -eq 1 ]; }
+
+# refused CODE NAME COMMAND...: exit code, nothing on stdout, one line on stderr that says NAME.
+refused() {
+    local code=$1 name=$2 rc
+    shift 2
+    timeout 60 "$@" >"$WORK/out" 2>"$WORK/err"
+    rc=$?
+    if [ "$rc" -ne "$code" ] || [ -s "$WORK/out" ] || ! one_line "$WORK/err" || ! grep -qF -- "$name" "$WORK/err"; then
+        echo "  exit code $rc (want $code, and one line with '$name'): $(head -c 600 "$WORK/err" "$WORK/out")"
+        return 1
+    fi
+}
+bad_flag() { # NAME ARGS...
+    local name=$1
+    shift
+    ok "refuses $*" refused 2 "$name" "$LOOM" "$@"
+}
+
+say "prompts"
+must "-p" run -p "$STORY" --temp 0 -n 24 >"$WORK/text"
+json -p "$STORY" --temp 0 -n 24
+ok "text and JSON agree" equal "$(cat "$WORK/text")" "$(field 'd["text"]')"
+ok "the members of the JSON" equal \
+    "completion_tokens finish_reason prompt_tokens seed text timings token_ids decode_tps load_ms ttft_ms" \
+    "$(field '" ".join(sorted(d) + sorted(d["timings"]))')"
+ok "24 tokens, for want of room" equal "24 24 length" \
+    "$(field 'str(len(d["token_ids"])) + " %d %s" % (d["completion_tokens"], d["finish_reason"])')"
+ok "JSON is one line and nothing else" one_line "$WORK/json"
+ok "nothing on stderr" test ! -s "$WORK/err"
+
+json --chat "$ASKED" --temp 0
+CHAT=$(field 'd["token_ids"]')
+ok "--chat ends with the stop token" equal "stop 3751" "$(field 'd["finish_reason"] + " %d" % d["token_ids"][-1]')"
+ok "--chat is the rendered template" equal "$CHAT" "$(ids -p "$RENDERED" --temp 0)"
+echo "$RENDERED_IDS" >"$WORK/ids"
+ok "--ids is the same again" equal "$CHAT" "$(ids --ids "$WORK/ids" --temp 0)"
+ok "prompt_tokens" equal 20 "$(field 'd["prompt_tokens"]')"
+json --chat "$ASKED" --temp 0 --think -n 64
+ok "--think opens another prompt" test "$(field 'd["prompt_tokens"]')" -lt 20
+json --chat '<|im_end|>' --temp 0 -n 4
+ok "control tokens in a message are text" test "$(field 'd["prompt_tokens"]')" -gt 13
+ok "Chinese" run --chat '你好' --temp 0 -n 32 >"$WORK/text"
+ok "whole characters" python3 -c 'import sys; open(sys.argv[1], encoding="utf-8").read()' "$WORK/text"
+
+say "stages in one process"
+WHOLE=$(ids -p "$STORY" --temp 1 --seed 5 -n 40)
+for split in 12 6,6 1,11 4,4,4 1,1,1,1,1,1,1,1,1,1,1,1; do
+    ok "--split $split" equal "$WHOLE" "$(ids -p "$STORY" --temp 1 --seed 5 -n 40 --split "$split")"
+done
+
+say "ends of an answer"
+json -p "$STORY" --temp 0 -n 24
+TEXT=$(field 'd["text"]')
+STOP=$(printf '%s' "$TEXT" | cut -d' ' -f6,7)
+json -p "$STORY" --temp 0 -n 24 --stop "$STOP"
+ok "--stop cuts before '$STOP'" equal "${TEXT%%"$STOP"*}|stop" "$(field 'd["text"] + "|" + d["finish_reason"]')"
+json -p "$STORY" --temp 0 -n 24 --stop 'never said' --stop "${STOP:1:4}"
+ok "the second --stop, in the middle of words" equal "${TEXT%%"${STOP:1:4}"*}|stop" \
+    "$(field 'd["text"] + "|" + d["finish_reason"]')"
+json -p "$STORY" --temp 0 -n 24 --stop 'never said'
+ok "a stop string that does not come" equal "$TEXT|length" "$(field 'd["text"] + "|" + d["finish_reason"]')"
+json -p '1, 2, 3, 4, 5, 6,' --temp 0 -n 0 --context 100
+ok "-n 0 fills the window" equal "100 length" "$(field '"%d %s" % (d["prompt_tokens"] + d["completion_tokens"], d["finish_reason"])')"
+json -p '1, 2, 3, 4, 5, 6,' --temp 0 -n 9999 --context 100
+ok "-n beyond the window fills it, too" equal 100 "$(field 'd["prompt_tokens"] + d["completion_tokens"]')"
+json -p '1, 2, 3, 4, 5, 6,' --temp 0 -n 1
+ok "-n 1" equal 1 "$(field 'd["completion_tokens"]')"
+
+say "drawing"
+A=$(ids -p "$STORY" --temp 1.2 --top-k 0 --top-p 1 --seed 7 -n 40)
+ok "a seed repeats" equal "$A" "$(ids -p "$STORY" --temp 1.2 --top-k 0 --top-p 1 --seed 7 -n 40)"
+for seed in 8 9 10 11; do ids -p "$STORY" --temp 1.2 --top-k 0 --top-p 1 --seed $seed -n 40; done | sort -u >"$WORK/seeds"
+ok "other seeds draw otherwise" test "$(wc -l <"$WORK/seeds")" -gt 2
+B=$(ids -p "$STORY" --temp 1.2 -n 40)
+SEED=$(field 'd["seed"]')
+ok "the seed that was chosen is told, and repeats" equal "$B" "$(ids -p "$STORY" --temp 1.2 -n 40 --seed "$SEED")"
+GREEDY=$(ids -p "$STORY" --temp 0 -n 40)
+ok "--top-k 1 is greedy" equal "$GREEDY" "$(ids -p "$STORY" --temp 1 --top-k 1 --seed 3 -n 40)"
+ok "a tiny --top-p is greedy" equal "$GREEDY" "$(ids -p "$STORY" --temp 1 --top-p 1e-6 --top-k 0 --seed 3 -n 40)"
+ok "--min-p 1 is greedy" equal "$GREEDY" "$(ids -p "$STORY" --temp 1 --min-p 1 --top-p 1 --top-k 0 --seed 3 -n 40)"
+
+say "weights and KV cache"
+for weights in as-is l8 q8_0 q4_0; do
+    for kv in int8 f16; do
+        M=$(ids -p "$STORY" --temp 0 -n 20 --weights $weights --kv $kv)
+        ok "$weights, $kv: 20 tokens" test "$(field 'd["completion_tokens"]')" = 20
+        ok "$weights, $kv, in 2 stages" equal "$M" "$(ids -p "$STORY" --temp 0 -n 20 --weights $weights --kv $kv --split 5,7)"
+    done
+done
+ok "l8 and int8 are what is taken by default" equal "$(ids -p "$STORY" --temp 0 -n 20)" \
+    "$(ids -p "$STORY" --temp 0 -n 20 --weights l8 --kv int8)"
+ok "one thread or three" equal "$(ids -p "$STORY" -n 20 --seed 1 --threads 1)" "$(ids -p "$STORY" -n 20 --seed 1 --threads 3)"
+
+say "flags that make no sense"
+bad_flag --nonsense run "$MODEL" -p A --nonsense
+bad_flag --split run "$MODEL" -p A --split 4,4
+bad_flag --split run "$MODEL" -p A --split 12,0
+bad_flag --split run "$MODEL" -p A --split 4,x,4
+bad_flag --split run "$MODEL" -p A --split ''
+bad_flag -n run "$MODEL" -p A -n -1
+bad_flag -n run "$MODEL" -p A -n 1.5
+bad_flag -n run "$MODEL" -p A -n
+bad_flag --temp run "$MODEL" -p A --temp hot
+bad_flag --temp run "$MODEL" -p A --temp nan
+bad_flag --top-p run "$MODEL" -p A --top-p 1.5
+bad_flag --top-k run "$MODEL" -p A --top-k -3
+bad_flag --min-p run "$MODEL" -p A --min-p 2
+bad_flag --seed run "$MODEL" -p A --seed x
+bad_flag --weights run "$MODEL" -p A --weights q3
+bad_flag --kv run "$MODEL" -p A --kv f32
+bad_flag --isa run "$MODEL" -p A --isa neon
+bad_flag --device run "$MODEL" -p A --device cuda:0
+bad_flag --context run "$MODEL" -p A --context 0
+bad_flag --context run "$MODEL" -p A --context 8193
+bad_flag --chunk run "$MODEL" -p A --chunk 0
+bad_flag --chunk run "$MODEL" -p A --chunk 4096
+bad_flag --memory run "$MODEL" -p A --memory lots
+bad_flag --think run "$MODEL" -p A --think
+bad_flag --stop run "$MODEL" --ids "$WORK/ids" --stop A
+bad_flag --json run "$MODEL" -p A --json=yes
+bad_flag -p run "$MODEL"
+bad_flag -p run "$MODEL" -p A --chat B
+bad_flag -p run "$MODEL" -p ''
+bad_flag MODEL run -p A
+bad_flag more run "$MODEL" -p A more
+bad_flag frobnicate frobnicate
+bad_flag --join node
+bad_flag --address token create
+bad_flag token token
+bad_flag MODEL serve
+bad_flag MODEL bench
+bad_flag -b bench "$MODEL" -b 0
+printf '# settings\nthreads = 1\nmany = 2\n' >"$WORK/settings"
+bad_flag "settings:3" serve "$MODEL" --config "$WORK/settings"
+printf 'threads = few\n' >"$WORK/settings"
+bad_flag "settings:1" serve "$MODEL" --config "$WORK/settings"
+ok "a prompt longer than the window" refused 2 'window' "$LOOM" run "$MODEL" -p "$STORY" --context 4
+"$LOOM" >"$WORK/out" 2>"$WORK/err"
+ok "no command: 2" equal 2 $?
+
+say "models that are not there, or broken"
+broken() { # NAME WHAT COMMAND...: a copy of the model, changed by the command inside it
+    local name=$1 what=$2
+    shift 2
+    rm -rf "$WORK/broken"
+    cp -r "$MODEL" "$WORK/broken"
+    chmod -R u+w "$WORK/broken"
+    (cd "$WORK/broken" && "$@")
+    ok "$what" refused 1 "$name" "$LOOM" run "$WORK/broken" --chat A -n 1
+}
+ok "no such folder" refused 1 nowhere "$LOOM" run nowhere -p A
+ok "a file" refused 1 README.md "$LOOM" run models/README.md -p A
+broken config.json "no config.json" rm config.json
+broken config.json "config.json cut off" truncate -s 100 config.json
+broken Other "another architecture" sed -i 's/Qwen3ForCausalLM/OtherForCausalLM/; s/"qwen3"/"other"/' config.json
+broken 257 "hidden_size does not fit" sed -i 's/"hidden_size": 256/"hidden_size": 257/' config.json
+broken num_hidden_layers "no layers" sed -i 's/"num_hidden_layers": 12/"num_hidden_layers": 0/' config.json
+broken model-00002 "a shard is missing" rm model-00002-of-00002.safetensors
+broken model-00002 "a shard is cut off" truncate -s 9000000 model-00002-of-00002.safetensors
+broken model-00001 "a shard is not one" sh -c 'echo hello >model-00001-of-00002.safetensors'
+broken index.json "the index is not JSON" sh -c 'echo "{" >model.safetensors.index.json'
+broken tokenizer.json "no tokenizer.json" rm tokenizer.json
+broken tokenizer.json "tokenizer.json cut off" truncate -s 1000 tokenizer.json
+broken template "no chat template" sh -c 'rm chat_template.jinja; python3 - <<END
+import json
+d = json.load(open("tokenizer_config.json"))
+d.pop("chat_template", None)
+json.dump(d, open("tokenizer_config.json", "w"))
+END'
+broken "chat template" "a template with a mistake" sh -c 'echo "{% for %}" >chat_template.jinja'
+echo '[1, 2' >"$WORK/bad_ids"
+ok "ids that are not JSON" refused 1 bad_ids "$LOOM" run "$MODEL" --ids "$WORK/bad_ids"
+echo '[1, 8192]' >"$WORK/bad_ids"
+ok "an id over the vocabulary" refused 1 8191 "$LOOM" run "$MODEL" --ids "$WORK/bad_ids"
+ok "no room for the model" refused 1 memory "$LOOM" run "$MODEL" -p A --memory 1M
+
+say "help and the rest"
+for command in run serve node chat demo status token inspect logits eval bench; do
+    ok "$command --help" "$LOOM" $command --help >"$WORK/help"
+    ok "$command --help in English" grep -q '^usage: loom '"$command" "$WORK/help"
+    LC_ALL=zh_CN.UTF-8 "$LOOM" $command --help >"$WORK/help"
+    ok "$command --help in Chinese" grep -q "^用法: loom $command" "$WORK/help"
+done
+ok "--version" test "$("$LOOM" --version | grep -c '^loom [0-9]')" = 1
+ok "inspect" "$LOOM" inspect "$MODEL" >"$WORK/out"
+ok "inspect says something" test -s "$WORK/out"
+ok "the numeric contract" "$LOOM" bench --self-test >"$WORK/out"
+"$LOOM" bench "$MODEL" -p 16 -g 4 -b 1,3 --json >"$WORK/out" 2>"$WORK/err"
+ok "bench: two rows of JSON" equal "[1, 3]" "$(value '0' <"$WORK/out" >/dev/null; python3 -c '
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+need = {"prefill_tps", "decode_tps", "batch", "threads", "gb_s", "tops", "read_gb_s", "peak_tops"}
+print([r["batch"] for r in rows if need <= set(r)])' "$WORK/out")"
+finish
