@@ -1,5 +1,7 @@
 #include "compute/cpu/kern.h"
 
+#include <cpuid.h>
+
 static const char *const names[] = {
     [ISA_AUTO] = "auto", [ISA_REF] = "ref", [ISA_AVX2] = "avx2", [ISA_AVX512] = "avx512"};
 
@@ -11,9 +13,13 @@ int isa_from_name(const char *name) {
 
 const char *isa_name(enum isa isa) { return names[isa]; }
 
-static bool has_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+// F16C by hand: not every compiler knows its name in __builtin_cpu_supports.
+static bool has_f16c(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
+
+static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }
 
 static bool has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -131,7 +131,7 @@ static ALWAYS_INLINE void block(enum dtype type, const uint8_t *rec, const uint8
 
 static ALWAYS_INLINE void store(const struct matmul_job *j, uint32_t panel, uint32_t t, __m512 v) {
     uint32_t row = panel * PANEL_ROWS, left = j->w->n_rows - row;
-    __mmask16 rows = left >= PANEL_ROWS ? 0xffff : (__mmask16)((1u << left) - 1);
+    __mmask16 rows = (__mmask16)(left >= PANEL_ROWS ? 0xffff : (1u << left) - 1);
     if (j->bias) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(rows, j->bias + row));
     _mm512_mask_storeu_ps(j->y + t * j->y_stride + row, rows, v);
 }

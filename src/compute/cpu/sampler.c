@@ -50,12 +50,32 @@ static uint32_t select_prefix(struct sampler_entry *e, uint32_t n, uint64_t targ
     }
 }
 
-// Lists all tokens that rank no lower than the lowest one with u > 0. The others have no weight: they can neither be
-// drawn nor move a threshold.
-static uint32_t list_entries(const float *l, const uint32_t *u, uint32_t n_vocab, struct sampler_entry *e) {
+enum { GROUP = 64 };
+
+// A logit that at least top_k logits reach: the top_k-th largest of the maxima of groups of 64. -Inf where there are
+// fewer groups.
+static float floor_of_top_k(const float *l, uint32_t n_vocab, uint32_t top_k, struct sampler_entry *e) {
+    uint32_t n = n_vocab / GROUP; // a short last group is left out
+    if (top_k == 0 || top_k > n) return -INFINITY;
+    for (uint32_t g = 0; g < n; g++) {
+        float max = l[g * GROUP];
+        for (uint32_t i = 1; i < GROUP; i++) max = l[g * GROUP + i] > max ? l[g * GROUP + i] : max;
+        e[g] = (struct sampler_entry){.key = rank_key(max, g), .u = ref_bits(max)};
+    }
     float least = INFINITY;
+    select_prefix(e, n, top_k, true);
+    for (uint32_t g = 0; g < top_k; g++) least = ref_float(e[g].u) < least ? ref_float(e[g].u) : least;
+    return least;
+}
+
+// Lists all tokens that rank no lower than the lowest one with u > 0, and of these at least the first top_k (0: all).
+// What has no weight can neither be drawn nor move a threshold.
+static uint32_t list_entries(const float *l, const uint32_t *u, uint32_t n_vocab, uint32_t top_k,
+                             struct sampler_entry *e) {
+    float least = INFINITY, floor = floor_of_top_k(l, n_vocab, top_k, e);
     for (uint32_t i = 0; i < n_vocab; i++)
         if (u[i] > 0 && l[i] < least) least = l[i];
+    if (least < floor) least = floor;
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_vocab; i++)
         if (l[i] >= least) e[n++] = (struct sampler_entry){.key = rank_key(l[i], i), .u = u[i]};
@@ -94,9 +114,10 @@ int32_t sampler_draw(const struct kern *k, const float *logits, uint32_t n_vocab
     }
     uint64_t sum = 0, running = 0, last = 0;
     bool limited = p->top_k > 0 || p->top_p < 1.0f || p->min_p > 0.0f;
-    if (limited)
-        last = threshold(s->entries, list_entries(logits, s->u, n_vocab, s->entries), p, &sum);
-    else
+    if (limited) {
+        uint32_t top_k = p->top_k > 0 ? (uint32_t)p->top_k : 0;
+        last = threshold(s->entries, list_entries(logits, s->u, n_vocab, top_k, s->entries), p, &sum);
+    } else
         for (uint32_t i = 0; i < n_vocab; i++) sum += s->u[i];
     uint64_t target = ref_draw(p, pos, sum);
     for (uint32_t i = 0; i < n_vocab; i++) {
