@@ -138,7 +138,7 @@ static void test_exp2(struct test *t) {
 
 // Quantises n values of x in blocks of 128 and hashes codes, then scales (or block by block).
 static void hash_quantised(struct test *t, const float *x, uint32_t n) {
-    float d[256];
+    float d[256] = {0};
     for (uint32_t b = 0; b < n / 128; b++) {
         struct act_block a;
         t->k->quant_row(x + b * 128, 128, &a, &t->fault);

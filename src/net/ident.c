@@ -16,7 +16,8 @@ int ident_new(struct ident **out, struct err *e) {
     id->key = EVP_EC_gen("P-256");
     if (!id->key) {
         free(id);
-        return ca_openssl_err(e, ERR_IO, "a key could not be made");
+        ca_openssl_err(e, ERR_IO, "a key could not be made");
+        return ERR_IO;
     }
     *out = id;
     return ERR_OK;

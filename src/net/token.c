@@ -111,17 +111,26 @@ int token_parse(const char *text, struct token *t, struct err *e) {
 }
 
 static int unhex(const char *s, uint8_t *out, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        unsigned v;
-        if (strspn(s + 2 * i, "0123456789abcdef") < 2 || sscanf(s + 2 * i, "%2x", &v) != 1) return ERR_FORMAT;
-        out[i] = (uint8_t)v;
-    }
+    static const char digits[] = "0123456789abcdef";
+    if (strspn(s, digits) < 2 * n) return ERR_FORMAT;
+    for (size_t i = 0; i < n; i++)
+        out[i] = (uint8_t)((strchr(digits, s[2 * i]) - digits) << 4 | (strchr(digits, s[2 * i + 1]) - digits));
     return ERR_OK;
 }
 
+// " uses expiry" to the end of the line.
+static bool parse_numbers(const char *s, struct entry *x) {
+    char *end;
+    if (s[0] != ' ' || strspn(s + 1, "0123456789") < 1) return false;
+    unsigned long uses = strtoul(s, &end, 10);
+    if (end[0] != ' ' || strspn(end + 1, "0123456789") < 1 || uses > UINT32_MAX) return false;
+    x->uses = (uint32_t)uses;
+    x->expires_s = strtoull(end, &end, 10);
+    return *end == 0;
+}
+
 static int parse_line(const char *path, char *line, struct entry *x, struct err *e) {
-    if (strlen(line) > 64 && unhex(line, x->hash, sizeof x->hash) == ERR_OK &&
-        sscanf(line + 64, " %" SCNu32 " %" SCNu64, &x->uses, &x->expires_s) == 2)
+    if (strlen(line) > 64 && unhex(line, x->hash, sizeof x->hash) == ERR_OK && parse_numbers(line + 64, x))
         return ERR_OK;
     return err_set(e, ERR_FORMAT, "%s: a line is not \"hash uses expiry\"; remove the file to forget all tokens", path);
 }

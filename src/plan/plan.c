@@ -197,6 +197,7 @@ static int refuse(struct cutter *c, uint32_t max_k, uint32_t base_blocks, const 
         else
             low = nodes[n].memory_bytes + 1;
     }
+    c->nodes = NULL; // those were ours
     return err_set(
         e, ERR_LIMIT,
         "the model does not fit: weights and KV for %u tokens need %.2f GB, %u nodes offer %.2f GB%s; a further "

@@ -17,7 +17,7 @@ end calm
 
 say "$AT_ONCE requests in flight over 4 nodes for $SECS s, a kill every 10 s"
 # Blocks for fewer sequences than run, so that some have to give theirs up and are computed anew, too.
-head_of head "$MODEL" --min-nodes 4 --context 2048 --sequences 10
+head_of head "$MODEL" --min-nodes 4 --context 2048 --sequences 6
 for i in 0 1 2 3; do node "node-$i" "$(token)"; done
 ready
 must "four stages" route_is 4

@@ -42,6 +42,7 @@ LOOM_EXE=$(readlink -f "$LOOM")
 cleanup() {
     local rc=$? p
     trap - EXIT INT TERM
+    exec 2>/dev/null # the shell would tell of each process that it killed
     for p in $(tagged); do kill -CONT "$p" 2>/dev/null; kill -KILL "$p" 2>/dev/null; done
     for p in $(jobs -p); do kill -KILL "$p" 2>/dev/null; done
     wait 2>/dev/null
@@ -100,7 +101,8 @@ equal() { # WANT GOT
 start() {
     local name=$1
     shift
-    "$@" >"$WORK/$name.out" 2>"$WORK/$name.err" </dev/null &
+    rm -f "$WORK/$name.out" # of an earlier one: its address must not be taken for the new one's
+    "$@" >"$WORK/$name.out" 2>>"$WORK/$name.err" </dev/null &
     LAST_PID=$!
     PID[$name]=$LAST_PID
 }

@@ -129,5 +129,8 @@ void net_cut(struct net *n, uint32_t link, uint64_t until_us) {
 }
 
 void net_drop(struct net *n, uint32_t link) {
-    for (struct list *l; (l = list_pop_front(&n->link[link].queue));) msg_free(LIST_ENTRY(l, struct msg, link));
+    LIST_EACH(it, &n->link[link].queue) {
+        list_remove(it);
+        msg_free(LIST_ENTRY(it, struct msg, link));
+    }
 }

@@ -5,9 +5,7 @@
 #include <immintrin.h>
 
 // The lanes of the first n of 16 values.
-static inline __mmask16 lanes16(uint32_t n) {
-    return (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1);
-}
+static inline __mmask16 lanes16(uint32_t n) { return (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1); }
 
 // Lanes of m that hold NaN or Inf.
 static inline __mmask16 not_finite16(__mmask16 m, __m512 x) {

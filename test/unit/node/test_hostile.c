@@ -177,6 +177,79 @@ static void enrol_self(struct world *w, struct token *token) {
     ca_free(ca);
 }
 
+static void enrol_badly(struct world *w, struct tls *naked, const struct token *token) {
+    const struct frame_header join_frame = {.type = FRAME_JOIN}, enrol_frame = {.type = FRAME_ENROL};
+    struct err e;
+    // Without a certificate: anything but ENROL ends the connection.
+    struct control_join join = join_message();
+    say(w, naked, join_frame, control_put_join(w->control, &join), 1);
+    assert_true(w->up && w->closed);
+    assert_int_equal(w->n_joined, 0);
+
+    // ENROL with a wrong secret, with the right one, and the right one again.
+    struct control_enrol enrol = {0};
+    struct ident *id;
+    size_t n;
+    assert_int_equal(ident_new(&id, &e), ERR_OK);
+    assert_int_equal(ident_csr(id, enrol.csr, &n, &e), ERR_OK);
+    enrol.csr_bytes = (uint32_t)n;
+    ident_free(id);
+    memcpy(enrol.secret, token->secret, sizeof enrol.secret);
+    enrol.secret[0] ^= 1;
+    say(w, naked, enrol_frame, control_put_enrol(w->control, &enrol), 1);
+    assert_int_equal(w->got.type, FRAME_REFUSED);
+    hang_up(w);
+    enrol.secret[0] ^= 1;
+    enrol.csr[40] ^= 1; // a broken request does not use the token up
+    say(w, naked, enrol_frame, control_put_enrol(w->control, &enrol), 1);
+    assert_int_equal(w->got.type, FRAME_REFUSED);
+    hang_up(w);
+    enrol.csr[40] ^= 1;
+    say(w, naked, enrol_frame, control_put_enrol(w->control, &enrol), 1);
+    assert_int_equal(w->got.type, FRAME_ENROLLED);
+    hang_up(w);
+    say(w, naked, enrol_frame, control_put_enrol(w->control, &enrol), 1);
+    assert_int_equal(w->got.type, FRAME_REFUSED);
+    assert_non_null(strstr(w->got_text, "used up"));
+    hang_up(w);
+}
+
+static void join_badly(struct world *w) {
+    const struct frame_header join_frame = {.type = FRAME_JOIN};
+    struct control_join join = join_message();
+    // Nodes that would compute other numbers are told why they may not join.
+    join.ln = 2;
+    say(w, w->tls, join_frame, control_put_join(w->control, &join), 1);
+    assert_int_equal(w->got.type, FRAME_REFUSED);
+    assert_non_null(strstr(w->got_text, "version 2 of the numeric contract"));
+    hang_up(w);
+    join = join_message();
+    join.selftest ^= 1;
+    say(w, w->tls, join_frame, control_put_join(w->control, &join), 1);
+    assert_int_equal(w->got.type, FRAME_REFUSED);
+    assert_non_null(strstr(w->got_text, "self-test"));
+    hang_up(w);
+}
+
+static void ask_badly(struct world *w) {
+    const struct frame_header join_frame = {.type = FRAME_JOIN};
+    // Weights: what is there, what is not, too many questions at once, a frame that is no question.
+    say(w, w->tls, (struct frame_header){.type = FRAME_BULK, .rows = 2}, (struct control_bytes){0}, 2);
+    assert_int_equal(w->got.type, FRAME_CHUNK);
+    assert_memory_equal(w->got_payload, "\3\4\5\6", 4);
+    hang_up(w);
+    say(w, w->tls, (struct frame_header){.type = FRAME_BULK, .rows = 5}, (struct control_bytes){0}, 2);
+    assert_true(w->closed); // 5 + 4 > 8 bytes
+    say(w, w->tls, (struct frame_header){.type = FRAME_BULK, .rows = 2}, (struct control_bytes){0}, 1000);
+    for (int i = 0; i < 50 && !w->closed; i++) run_ms(w, 200);
+    assert_true(w->closed);
+    say(w, w->tls, (struct frame_header){.type = FRAME_STEP}, (struct control_bytes){0}, 1);
+    assert_true(w->closed);
+    // A control part that is no message.
+    say(w, w->tls, join_frame, (struct control_bytes){(const uint8_t *)"\xff\xff\xff", 3}, 1);
+    assert_true(w->closed);
+}
+
 static void test_bad_manners(void **state) {
     (void)state;
     struct world w = {0};
@@ -200,56 +273,12 @@ static void test_bad_manners(void **state) {
     if (links_new(w.loop, &c, &h, &w.links, &e)) fail_msg("%s", e.text);
     enrol_self(&w, &token);
     assert_int_equal(tls_new_enrol(token.fingerprint, &naked, &e), ERR_OK);
-    const struct frame_header join_frame = {.type = FRAME_JOIN}, enrol_frame = {.type = FRAME_ENROL};
-
-    // Without a certificate: anything but ENROL ends the connection.
-    struct control_join join = join_message();
-    say(&w, naked, join_frame, control_put_join(w.control, &join), 1);
-    assert_true(w.up && w.closed);
-    assert_int_equal(w.n_joined, 0);
-
-    // ENROL with a wrong secret, with the right one, and the right one again.
-    struct control_enrol enrol = {0};
-    struct ident *id;
-    size_t n;
-    assert_int_equal(ident_new(&id, &e), ERR_OK);
-    assert_int_equal(ident_csr(id, enrol.csr, &n, &e), ERR_OK);
-    enrol.csr_bytes = (uint32_t)n;
-    ident_free(id);
-    memcpy(enrol.secret, token.secret, sizeof enrol.secret);
-    enrol.secret[0] ^= 1;
-    say(&w, naked, enrol_frame, control_put_enrol(w.control, &enrol), 1);
-    assert_int_equal(w.got.type, FRAME_REFUSED);
-    hang_up(&w);
-    enrol.secret[0] ^= 1;
-    enrol.csr[40] ^= 1; // a broken request does not use the token up
-    say(&w, naked, enrol_frame, control_put_enrol(w.control, &enrol), 1);
-    assert_int_equal(w.got.type, FRAME_REFUSED);
-    hang_up(&w);
-    enrol.csr[40] ^= 1;
-    say(&w, naked, enrol_frame, control_put_enrol(w.control, &enrol), 1);
-    assert_int_equal(w.got.type, FRAME_ENROLLED);
-    hang_up(&w);
-    say(&w, naked, enrol_frame, control_put_enrol(w.control, &enrol), 1);
-    assert_int_equal(w.got.type, FRAME_REFUSED);
-    assert_non_null(strstr(w.got_text, "used up"));
-    hang_up(&w);
-
-    // Nodes that would compute other numbers are told why they may not join.
-    join.ln = 2;
-    say(&w, w.tls, join_frame, control_put_join(w.control, &join), 1);
-    assert_int_equal(w.got.type, FRAME_REFUSED);
-    assert_non_null(strstr(w.got_text, "version 2 of the numeric contract"));
-    hang_up(&w);
-    join = join_message();
-    join.selftest ^= 1;
-    say(&w, w.tls, join_frame, control_put_join(w.control, &join), 1);
-    assert_int_equal(w.got.type, FRAME_REFUSED);
-    assert_non_null(strstr(w.got_text, "self-test"));
-    hang_up(&w);
+    enrol_badly(&w, naked, &token);
+    join_badly(&w);
 
     // One that behaves.
-    join = join_message();
+    const struct frame_header join_frame = {.type = FRAME_JOIN};
+    struct control_join join = join_message();
     w.good = say(&w, w.tls, join_frame, control_put_join(w.control, &join), 1);
     w.peer = NULL;
     assert_int_equal(w.got.type, FRAME_WELCOME);
@@ -262,22 +291,7 @@ static void test_bad_manners(void **state) {
     run_ms(&w, 50);
     assert_int_equal(w.n_results, 0);
 
-    // Weights: what is there, what is not, too many questions at once, a frame that is no question.
-    say(&w, w.tls, (struct frame_header){.type = FRAME_BULK, .rows = 2}, (struct control_bytes){0}, 2);
-    assert_int_equal(w.got.type, FRAME_CHUNK);
-    assert_memory_equal(w.got_payload, "\3\4\5\6", 4);
-    hang_up(&w);
-    say(&w, w.tls, (struct frame_header){.type = FRAME_BULK, .rows = 5}, (struct control_bytes){0}, 2);
-    assert_true(w.closed); // 5 + 4 > 8 bytes
-    say(&w, w.tls, (struct frame_header){.type = FRAME_BULK, .rows = 2}, (struct control_bytes){0}, 1000);
-    for (int i = 0; i < 50 && !w.closed; i++) run_ms(&w, 200);
-    assert_true(w.closed);
-    say(&w, w.tls, (struct frame_header){.type = FRAME_STEP}, (struct control_bytes){0}, 1);
-    assert_true(w.closed);
-    // A control part that is no message.
-    say(&w, w.tls, join_frame, (struct control_bytes){(const uint8_t *)"\xff\xff\xff", 3}, 1);
-    assert_true(w.closed);
-
+    ask_badly(&w);
     assert_non_null(w.good);
     assert_int_equal(w.n_lost, 0);
     struct links_node nodes[2];

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -74,7 +75,7 @@ static void test_refusal_says_what_would_fit(void **state) {
     const char *at = strstr(e.text, "a further node of ");
     double gb = 0;
     assert_non_null(at);
-    assert_int_equal(sscanf(at, "a further node of %lf GB", &gb), 1);
+    gb = strtod(at + strlen("a further node of "), NULL);
     nodes[2] = (struct plan_node){3, (uint64_t)(gb * 1e9)};
     assert_int_equal(plan_make(nodes, 3, &m, &w, &p, &e), ERR_OK);
     nodes[2].memory_bytes = (uint64_t)((gb - 0.02) * 1e9);
@@ -85,7 +86,7 @@ static void test_refusal_says_what_would_fit(void **state) {
     uint32_t context = 0;
     at = strstr(e.text, "or a context of ");
     assert_non_null(at);
-    assert_int_equal(sscanf(at, "or a context of %u tokens", &context), 1);
+    context = (uint32_t)strtoul(at + strlen("or a context of "), NULL, 10);
     w.context = context;
     assert_int_equal(plan_make(large, 2, &m, &w, &p, &e), ERR_OK);
     w.context = context + 1;
@@ -122,6 +123,7 @@ static uint64_t blocks_on(const struct brute *f, uint32_t node, uint32_t a, uint
     uint64_t bytes = f->m->scratch_bytes + (a == 0 ? f->m->embed_bytes : 0);
     if (b == f->m->n_layers) bytes += f->m->head_bytes;
     for (uint32_t i = a; i < b; i++) bytes += f->m->layer_bytes[i];
+    ASSERT(a < b, "no layers");
     if (bytes > f->nodes[node].memory_bytes) return 0;
     return (f->nodes[node].memory_bytes - bytes) / ((b - a) * f->m->kv_block_bytes);
 }
@@ -144,6 +146,7 @@ static void brute(struct brute *f, uint32_t node, uint32_t a, uint32_t stages, u
 static void check_plan(const struct brute *f, const struct plan *p) {
     uint32_t at = 0, node = 0;
     assert_int_equal(p->n_stages + p->n_left_out, f->n_nodes);
+    ASSERT(p->n_stages <= LIMIT_STAGES, "%u stages", p->n_stages);
     for (uint32_t i = 0; i < p->n_stages; i++) {
         const struct plan_stage *s = &p->stage[i];
         assert_int_equal(s->a, at);
@@ -171,7 +174,7 @@ static void test_against_brute_force(void **state) {
         m.embed_bytes = rng_below(&r, 20);
         m.head_bytes = rng_below(&r, 20);
         m.scratch_bytes = rng_below(&r, 5);
-        struct plan_node nodes[5];
+        struct plan_node nodes[5] = {0};
         uint32_t n = rng_below(&r, 6);
         for (uint32_t i = 0; i < n; i++) nodes[i] = (struct plan_node){100 + i, rng_below(&r, 90)};
         struct plan_wish w = {.context = 1 + rng_below(&r, 300), .max_stages = rng_below(&r, 4)};
