@@ -276,12 +276,27 @@ static void check_loading(struct cluster *c, uint64_t now_us) {
     push(c, CLUSTER_ROUTE_UP);
 }
 
-// Whether a plan with all nodes would use one that the route leaves aside.
+static const char *reason_to_leave_out(const struct plan *p, uint64_t node) {
+    for (uint32_t i = 0; i < p->n_left_out; i++)
+        if (p->left_out[i].node == node) return p->left_out[i].why;
+    return "a spare: it serves when a node is lost, or when no request has run for a second";
+}
+
+// Whether a plan with all nodes would use one that the route leaves aside; and why each of those is left aside now.
 static void look_at_spares(struct cluster *c) {
     struct plan p;
     c->spare_useful = false;
-    if (!has_route(c) || c->stage_lost || n_present(c) == c->plan.n_stages || make_plan(c, &p, NULL)) return;
+    if (!has_route(c) || c->stage_lost) return;
+    c->plan.n_left_out = 0;
+    if (n_present(c) == c->plan.n_stages || make_plan(c, &p, NULL)) return;
     for (uint32_t i = 0; i < p.n_stages; i++) c->spare_useful |= !in_plan(&c->plan, p.stage[i].node);
+    for (uint32_t i = 0; i < c->n_members; i++) {
+        const struct member *m = &c->member[i];
+        if (!m->present || in_plan(&c->plan, m->id)) continue;
+        uint32_t k = c->plan.n_left_out++;
+        c->plan.left_out[k].node = m->id;
+        snprintf(c->plan.left_out[k].why, sizeof c->plan.left_out[k].why, "%s", reason_to_leave_out(&p, m->id));
+    }
 }
 
 static uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }

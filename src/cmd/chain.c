@@ -8,7 +8,7 @@ static int open_stage(struct chain *c, const struct chain_config *k, uint32_t i,
     uint32_t a = c->first_layer[i], b = a + k->layers[i];
     c->first_layer[i + 1] = b;
     int rc = model_part_load(&c->hparams, &c->mode, k->model->tensors, c->backend, a, b, &k->progress, &part, e);
-    if (rc) return rc;
+    if (rc) return err_prefix(e, "%s", k->model->path);
     struct stage_config sc = {.hparams = &c->hparams,
                               .mode = c->mode,
                               .a = a,

@@ -52,7 +52,7 @@ struct attention_spec {
 
 struct moe_spec {
     uint32_t n_experts, top_k;
-    bool norm_topk; // NUMERICS 7.2
+    bool norm_topk;                                             // NUMERICS 7.2
     const struct weight *const *gate, *const *up, *const *down; // [n_experts] each
 };
 
@@ -82,7 +82,8 @@ struct backend_ops {
     // x[r] = embedding row of ids[r] in f32, rounded to bf16 unless keep_f32 (NUMERICS 3.4).
     void (*embed)(struct backend *be, const struct weight *w, const int32_t *host_ids, const struct batch *b,
                   bool keep_f32, float *x);
-    // y[r][g] = norm of group g of row r: n_groups groups of n values, each normed alone with the same w[n]. x may be y.
+    // y[r][g] = norm of group g of row r: n_groups groups of n values, each normed alone with the same w[n]. x may be
+    // y.
     void (*rmsnorm)(struct backend *be, const float *x, const float *w, uint32_t n_groups, uint32_t n, float eps,
                     const struct batch *b, float *y);
     // Quantises x [n_rows][k] (NUMERICS 2.3).
@@ -108,8 +109,8 @@ struct backend_ops {
     void (*silu_mul)(struct backend *be, const float *g, const float *u, uint32_t n, const struct batch *b, float *h);
     // y = sum over the chosen experts (NUMERICS 7.2, 7.3). logits [n_rows][n_experts] from the float router; x is the
     // normed row [n_rows][hidden], q the same quantised (one of them NULL as in matmul).
-    void (*moe)(struct backend *be, const struct moe_spec *s, const float *logits, const struct qrows *q, const float *x,
-                const struct batch *b, float *y);
+    void (*moe)(struct backend *be, const struct moe_spec *s, const float *logits, const struct qrows *q,
+                const float *x, const struct batch *b, float *y);
     // y = a + b2 over [n_rows][n]. With round_bf16 the sum is rounded to bf16 (kept as f32). y may be a.
     void (*add)(struct backend *be, const float *a, const float *b2, uint32_t n, bool round_bf16, const struct batch *b,
                 float *y);
@@ -121,8 +122,8 @@ struct backend_ops {
                         float *y);
     // Draws one token per row of logits [n][n_vocab] (NUMERICS 8, steps 2 to 7). pos[i]: position of the token drawn.
     // fault[i] is set, and token[i] is -1, when a logit is not finite. Host memory but for logits.
-    void (*sample)(struct backend *be, const float *logits, uint32_t n_vocab, uint32_t n, const struct sampling *const *p,
-                   const uint32_t *pos, int32_t *token, uint8_t *fault);
+    void (*sample)(struct backend *be, const float *logits, uint32_t n_vocab, uint32_t n,
+                   const struct sampling *const *p, const uint32_t *pos, int32_t *token, uint8_t *fault);
     void (*free)(struct backend *be);
 };
 

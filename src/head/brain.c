@@ -215,6 +215,7 @@ void brain_status(const struct brain *b, struct brain_status *s) {
     s->n_tokens = n.n_tokens;
     s->n_prefill_rows = n.n_prefill_rows;
     if (b->route_up) return;
+    s->stuck = v.phase == CLUSTER_DOWN;
     // Loading most often ends within seconds; where no plan fits, somebody has to bring a machine.
     s->retry_after_us = v.phase == CLUSTER_LOADING ? 5000000 : 30000000;
     snprintf(s->why_down, sizeof s->why_down, "%s", v.why_down);

@@ -84,5 +84,6 @@ struct brain_status {
     uint64_t retry_after_us; // with no route: a guess for Retry-After
     struct plan plan;        // of the current or loading route
     char why_down[256];
+    bool stuck; // no plan fits the nodes that are there: only a further node helps
 };
 void brain_status(const struct brain *b, struct brain_status *s);

@@ -45,12 +45,18 @@ int head_wait_ready(struct head *h, uint64_t timeout_ms, struct err *e) {
     }
     int rc = 0;
     pthread_mutex_lock(&h->lock);
-    while (!h->snapshot.ready && rc != ETIMEDOUT) rc = pthread_cond_timedwait(&h->changed, &h->lock, &until);
+    // Local stages get no company: where they do not fit, waiting does not help.
+    bool stuck = false;
+    while (!h->snapshot.ready && !stuck && rc != ETIMEDOUT) {
+        rc = pthread_cond_timedwait(&h->changed, &h->lock, &until);
+        stuck = h->local && h->snapshot.brain.stuck;
+    }
     bool ready = h->snapshot.ready;
     pthread_mutex_unlock(&h->lock);
     if (ready) return ERR_OK;
     struct gateway_health why;
     head_health(h, &why);
+    if (stuck) return err_set(e, ERR_LIMIT, "%s (--memory, --context)", why.why);
     return err_set(e, ERR_UNAVAILABLE, "not ready after %.1f s: %s", (double)timeout_ms / 1000, why.why);
 }
 

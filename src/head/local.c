@@ -158,7 +158,7 @@ static int load_parts(struct local *x, const struct local_config *c, struct err 
         uint32_t a = x->first_layer[i], b = a + c->layers[i];
         x->first_layer[i + 1] = b;
         int rc = model_part_load(&x->hparams, &x->mode, c->model->tensors, x->backend, a, b, &p, &x->part[i], e);
-        if (rc) return rc;
+        if (rc) return err_prefix(e, "%s", c->model->path);
         sum.before_bytes += model_layer_bytes(&x->hparams, &x->mode, x->backend->ops, a, b);
     }
     return ERR_OK;

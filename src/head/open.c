@@ -21,17 +21,14 @@ static int read_configs(struct opened_model *m, struct err *e) {
     if (!rc) rc = file_read(path, LIMIT_CONFIG_BYTES, &m->config_json, &m->config_bytes, e);
     if (rc) return rc;
     rc = model_parse_config(m->config_json, m->config_bytes, &m->hparams, e);
-    if (rc) {
-        err_prefix(e, "%s", path);
-        return rc;
-    }
+    if (rc) return err_prefix(e, "%s", m->path);
     char *generation = NULL;
     size_t generation_bytes = 0;
     rc = file_join(path, sizeof path, m->path, "generation_config.json", e);
     if (!rc && file_exists(path)) rc = file_read(path, LIMIT_CONFIG_BYTES, &generation, &generation_bytes, e);
     if (!rc) {
         rc = model_parse_generation(generation, generation_bytes, &m->hparams, &m->defaults, e);
-        if (rc) err_prefix(e, "%s", path);
+        if (rc) err_prefix(e, "%s", m->path);
     }
     free(generation);
     return rc;

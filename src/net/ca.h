@@ -6,6 +6,7 @@
 #pragma once
 #include "base/err.h"
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { CA_FINGERPRINT_BYTES = 32, CA_NAME_MAX = 64, CA_DER_MAX = 2048 };
@@ -40,4 +41,5 @@ int ident_csr(const struct ident *id, uint8_t der[CA_DER_MAX], size_t *bytes, st
 // fingerprint, signed it. ERR_AUTH.
 int ident_accept(struct ident *id, const uint8_t *cert, size_t cert_bytes, const uint8_t *ca, size_t ca_bytes,
                  const uint8_t fingerprint[CA_FINGERPRINT_BYTES], struct err *e) MUST_CHECK;
+bool ident_has_ca(const struct ident *id, const uint8_t fingerprint[CA_FINGERPRINT_BYTES]);
 const char *ident_name(const struct ident *id); // "" for a fresh one

@@ -129,4 +129,10 @@ int ident_accept(struct ident *id, const uint8_t *cert, size_t cert_bytes, const
     return ERR_OK;
 }
 
+bool ident_has_ca(const struct ident *id, const uint8_t fingerprint[CA_FINGERPRINT_BYTES]) {
+    uint8_t got[CA_FINGERPRINT_BYTES];
+    ca_cert_fingerprint(id->ca, got);
+    return CRYPTO_memcmp(got, fingerprint, sizeof got) == 0;
+}
+
 const char *ident_name(const struct ident *id) { return id->name; }

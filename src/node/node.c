@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "compute/selftest.h"
 #include "net/lock.h"
+#include "net/token.h"
 #include "os/clock.h"
 #include "os/cpu.h"
 
@@ -47,7 +48,21 @@ static int check_self(struct node *n, struct err *e) {
 
 static int find_identity(struct node *n, struct err *e) {
     const struct node_config *c = n->config;
-    if (strncmp(c->join, "loom1-", 6) == 0) return enrol(c->join, c->state_dir, &n->ident, n->head_address, e);
+    if (strncmp(c->join, "loom1-", 6) == 0) {
+        struct token token;
+        int rc = token_parse(c->join, &token, e);
+        if (rc) return rc;
+        // A service that is started with its token each time enrols once: a certificate of the token's CA will do.
+        if (ident_load(c->state_dir, &n->ident, NULL) == ERR_OK) {
+            if (ident_has_ca(n->ident, token.fingerprint)) {
+                memcpy(n->head_address, token.address, strlen(token.address) + 1);
+                return ERR_OK;
+            }
+            ident_free(n->ident);
+            n->ident = NULL;
+        }
+        return enrol(c->join, c->state_dir, &n->ident, n->head_address, e);
+    }
     if (strlen(c->join) >= sizeof n->head_address)
         return err_set(e, ERR_USAGE, "--join: the address is longer than %zu bytes", sizeof n->head_address - 1);
     memcpy(n->head_address, c->join, strlen(c->join) + 1);

@@ -281,6 +281,9 @@ static void test_spare_is_taken_in_when_idle(void **state) {
     struct bench b = up3();
     cluster_set_live(b.c, b.now, 2);
     join(&b, 4, 1300);
+    assert_int_equal(view(&b).plan->n_left_out, 1); // and it is said at once why it does nothing
+    assert_int_equal(view(&b).plan->left_out[0].node, 4);
+    assert_non_null(strstr(view(&b).plan->left_out[0].why, "a spare"));
     pass(&b, 5000 * MS, all, NULL);
     assert_int_equal(view(&b).epoch, 1); // never with live requests
     cluster_set_live(b.c, b.now, 0);
@@ -297,6 +300,10 @@ static void test_spare_is_taken_in_when_idle(void **state) {
     join(&b, 5, 50); // too small for a layer: no reason to move
     pass(&b, 5000 * MS, (uint64_t[]){1, 2, 3, 4, 5, 0}, NULL);
     assert_int_equal(view(&b).epoch, 2);
+    assert_int_equal(view(&b).plan->n_left_out, 1);
+    assert_non_null(strstr(view(&b).plan->left_out[0].why, "needs"));
+    cluster_lost(b.c, b.now, 5, "gone");
+    assert_int_equal(view(&b).plan->n_left_out, 0);
     cluster_free(b.c);
 }
 

@@ -92,6 +92,9 @@ static void test_enrolment_by_hand(void **state) {
     assert_int_equal(ident_save(id, node_dir, &e), ERR_OK);
     assert_int_equal(ident_load(node_dir, &again, &e), ERR_OK);
     assert_string_equal(ident_name(again), name);
+    assert_true(ident_has_ca(again, print));
+    print[0] ^= 1;
+    assert_false(ident_has_ca(again, print));
     ident_free(again);
     ident_free(id);
     ca_free(ca);
