@@ -489,6 +489,7 @@ static void test_foreign_nodes_stay_out(void **state) {
 int main(int argc, char **argv) {
     struct err e;
     if (argc == 6) return node_main(argv);
+    signal(SIGPIPE, SIG_IGN); // as the program does
     if (!file_exists(MODEL_DIR "/config.json")) {
         printf("skipped: needs ../shared/models/loom-demo\n");
         return 77;
