@@ -51,11 +51,12 @@ struct cluster {
     uint32_t n_members; // holes included
     struct plan plan;
     struct steps steps;
-    uint64_t first_join_us, progress_us, down_since_us, idle_since_us;
-    uint64_t improve_us; // how long to be idle before a spare is taken in
-    bool improving;      // LOADING in order to take in a spare
-    bool spare_useful;   // a plan with all nodes uses one that the route does not
-    bool stage_lost;     // the route needs a new plan
+    uint64_t first_join_us, progress_us, idle_since_us;
+    uint64_t down_since_us; // NEVER, or when nothing fitted for the first time since a route was up
+    uint64_t improve_us;    // how long to be idle before a spare is taken in
+    bool improving;         // LOADING in order to take in a spare
+    bool spare_useful;      // a plan with all nodes uses one that the route does not
+    bool stage_lost;        // the route needs a new plan
     uint32_t n_live;
     uint64_t due_us; // the deadline as of the last event
     uint64_t n_route_changes, n_nodes_lost;
@@ -73,7 +74,7 @@ int cluster_new(const struct cluster_config *config, struct cluster **out, struc
     }
     c->config = *config;
     c->improve_us = IMPROVE_US;
-    c->due_us = NEVER;
+    c->due_us = c->down_since_us = NEVER;
     snprintf(c->why_down, sizeof c->why_down, "no node has joined yet");
     *out = c;
     return ERR_OK;
@@ -173,7 +174,8 @@ static void go_down(struct cluster *c, uint64_t now_us, const char *why) {
     snprintf(c->why_down, sizeof c->why_down, "%s", why);
     if (c->phase == CLUSTER_DOWN) return; // still; the clock of those who wait goes on
     enter(c, CLUSTER_DOWN);
-    c->down_since_us = now_us;
+    // A node that joins and fails again and again must not start the clock of those who wait anew each time.
+    if (c->down_since_us == NEVER) c->down_since_us = now_us;
     push_why(c, CLUSTER_ROUTE_DOWN, 0, why);
 }
 
@@ -272,6 +274,7 @@ static void check_loading(struct cluster *c, uint64_t now_us) {
     if (c->improving) c->improve_us = IMPROVE_US;
     c->improving = false;
     c->why_down[0] = 0;
+    c->down_since_us = NEVER;
     c->idle_since_us = now_us;
     push(c, CLUSTER_ROUTE_UP);
 }
@@ -370,6 +373,9 @@ void cluster_joined(struct cluster *c, uint64_t now_us, uint64_t node, uint64_t 
         c->member[at].seen_us = now_us;
         c->member[at].failed_us = NEVER;
         if (at == c->n_members) c->n_members++;
+        if (c->phase == CLUSTER_WAITING)
+            snprintf(c->why_down, sizeof c->why_down, "%u of the %u nodes to start with have joined", n_present(c),
+                     c->config.min_nodes);
         if (c->phase == CLUSTER_DOWN) replan(c, now_us, "a node joined");
         look_at_spares(c);
     }

@@ -25,13 +25,14 @@ int chain_open(struct chain *c, const struct chain_config *k, struct err *e) {
                         .n_stages = k->n_stages,
                         .context = k->context,
                         .max_rows = k->max_rows};
-    uint32_t sum = 0;
+    uint64_t sum = 0;
     for (uint32_t i = 0; i < k->n_stages; i++) {
         if (!k->layers[i]) return err_set(e, ERR_USAGE, "--split: stage %u has no layer; every stage needs one", i);
         sum += k->layers[i];
     }
     if (sum != c->hparams.n_layers)
-        return err_set(e, ERR_USAGE, "--split: the stages hold %u layers, the model has %u", sum, c->hparams.n_layers);
+        return err_set(e, ERR_USAGE, "--split: the stages hold %llu layers, the model has %u", (unsigned long long)sum,
+                       c->hparams.n_layers);
     c->n_blocks = (k->context + LIMIT_BLOCK_TOKENS - 1) / LIMIT_BLOCK_TOKENS * k->sequences;
     c->step = step_new();
     int rc = c->step ? backend_cpu_new(&k->cpu, &c->backend, e) : err_set(e, ERR_NOMEM, "no memory for a step");

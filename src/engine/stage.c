@@ -43,17 +43,17 @@ static struct kv_spec kv_spec_of(const struct stage_config *c) {
                             .n_blocks = c->n_kv_blocks};
 }
 
-static uint64_t head_bytes(const struct stage_config *c) {
-    if (c->b != c->hparams->n_layers) return 0;
-    return (uint64_t)HEAD_ROWS * (c->hparams->n_vocab + c->hparams->hidden) * sizeof(float);
+uint64_t stage_scratch_bytes(const struct hparams *h, uint32_t max_rows, bool last) {
+    uint64_t rows = (uint64_t)max_rows * (h->hidden * sizeof(float) + sizeof(uint32_t));
+    uint64_t head = last ? (uint64_t)HEAD_ROWS * (h->n_vocab + h->hidden) * sizeof(float) : 0;
+    return scratch_bytes(h, max_rows) + rows + head;
 }
 
 void stage_memory(const struct stage_config *c, const struct backend_ops *ops, struct stage_memory *m) {
     struct kv_spec spec = kv_spec_of(c);
     m->weights_bytes = model_layer_bytes(c->hparams, &c->mode, ops, c->a, c->b);
     m->kv_bytes = ops->kv_block_bytes(&spec) * c->n_kv_blocks;
-    m->scratch_bytes = scratch_bytes(c->hparams, c->max_rows) + head_bytes(c) +
-                       (uint64_t)c->max_rows * (c->hparams->hidden * sizeof(float) + sizeof(uint32_t));
+    m->scratch_bytes = stage_scratch_bytes(c->hparams, c->max_rows, c->b == c->hparams->n_layers);
 }
 
 static int allocate(struct stage *s) {

@@ -28,6 +28,8 @@ struct stage_memory {
     uint64_t weights_bytes, kv_bytes, scratch_bytes;
 };
 void stage_memory(const struct stage_config *c, const struct backend_ops *ops, struct stage_memory *m);
+// The scratch of it, by which the planner reckons too: rows of a step, and with the output head its logits.
+uint64_t stage_scratch_bytes(const struct hparams *h, uint32_t max_rows, bool last);
 
 // Runs one step. in: hidden rows of the stage before, bf16 [n_rows][hidden], NULL if a == 0. out: hidden rows for the
 // stage after, same shape, unused if b == n_layers; result: filled if b == n_layers. fault [n_rows] comes in from the

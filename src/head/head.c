@@ -41,6 +41,12 @@ static void act(struct head *h);
 
 // ---- events to the one who asked
 
+static void canary_failed(struct head *h, int code, const char *text) {
+    LOG_W("head", "the first token did not come: %s", text);
+    err_set(&h->canary_err, code, "%s", text);
+    head_publish(h);
+}
+
 static void hand_over(struct head *h, const struct gen_event *ev) {
     if (ev->token >= 0 && !h->ready && h->route_up) {
         h->ready = true;
@@ -49,7 +55,7 @@ static void hand_over(struct head *h, const struct gen_event *ev) {
     }
     if (ev->id == canary_id) {
         if (ev->finish != GEN_GOING) h->canary_runs = false;
-        if (ev->finish == GEN_FAILED) LOG_W("head", "canary: %s", ev->text);
+        if (ev->finish == GEN_FAILED) canary_failed(h, ev->code, ev->text);
         return;
     }
     struct gateway_sink *sink = ev->finish == GEN_GOING ? map_get(&h->sinks, ev->id) : map_remove(&h->sinks, ev->id);
@@ -67,9 +73,11 @@ static void start_canary(struct head *h) {
     struct gen_request r = {.prompt = prompt, .n_prompt = 1, .max_tokens = 1, .sampling = {.top_p = 1}};
     struct err e;
     h->canary_runs = true;
-    if (brain_submit(h->brain, clock_now_us(), canary_id, &r, &e)) {
+    h->canary_err = (struct err){0};
+    int rc = brain_submit(h->brain, clock_now_us(), canary_id, &r, &e);
+    if (rc) {
         h->canary_runs = false;
-        LOG_W("head", "canary: %s", e.text);
+        canary_failed(h, rc, e.text);
     }
 }
 
@@ -231,7 +239,9 @@ static void take_submission(void *arg) {
 
 static int op_submit(void *head, const struct gen_request *r, struct gateway_sink *sink, uint64_t *id, struct err *e) {
     struct head *h = head;
-    ASSERT(r->n_prompt >= 1 && r->max_tokens >= 1);
+    if (r->n_prompt < 1 || r->max_tokens < 1)
+        return err_set(e, ERR_USAGE, "%u prompt tokens and %u to answer: each has to be at least 1", r->n_prompt,
+                       r->max_tokens);
     if (r->n_prompt > h->context || r->max_tokens > h->context - r->n_prompt)
         return err_set(e, ERR_LIMIT, "%u prompt tokens and %u to answer are over the window of %u", r->n_prompt,
                        r->max_tokens, h->context);

@@ -15,6 +15,7 @@
 // A copy of what the loop's thread knows, renewed every 100 ms and at every change of the route.
 struct head_snapshot {
     bool ready;
+    struct err canary_err;
     struct brain_status brain;
     uint32_t n_nodes;
     struct links_node node[LIMIT_NODES];
@@ -37,6 +38,7 @@ struct head {
     struct map sinks; // request id -> struct gateway_sink
     bool route_up, ready, wants_canary, canary_runs, stopping;
     uint32_t epoch, n_stages;
+    struct err canary_err; // code 0, or why the last canary failed
     // Any thread.
     _Atomic uint64_t next_id, n_results, result_us;
     pthread_mutex_t lock; // guards snapshot

@@ -10,6 +10,7 @@ void head_publish(struct head *h) {
     pthread_mutex_lock(&h->lock);
     struct head_snapshot *s = &h->snapshot;
     s->ready = h->ready;
+    s->canary_err = h->canary_err;
     brain_status(h->brain, &s->brain);
     s->n_nodes = h->links ? links_nodes(h->links, s->node, LIMIT_NODES) : 0;
     if (s->n_nodes > LIMIT_NODES) s->n_nodes = LIMIT_NODES;
@@ -26,6 +27,8 @@ void head_health(void *head, struct gateway_health *health) {
     health->retry_after_us = s->brain.retry_after_us;
     if (s->ready) {
         health->why[0] = 0;
+    } else if (s->brain.route_up && s->canary_err.code) {
+        snprintf(health->why, sizeof health->why, "the first token did not come: %.200s", s->canary_err.text);
     } else if (s->brain.route_up) {
         snprintf(health->why, sizeof health->why, "the route is up, its first token is on the way");
     } else {
@@ -45,18 +48,21 @@ int head_wait_ready(struct head *h, uint64_t timeout_ms, struct err *e) {
     }
     int rc = 0;
     pthread_mutex_lock(&h->lock);
-    // Local stages get no company: where they do not fit, waiting does not help.
-    bool stuck = false;
-    while (!h->snapshot.ready && !stuck && rc != ETIMEDOUT) {
+    // Local stages get no company and compute what they computed before: where they failed, waiting does not help.
+    bool hopeless = false;
+    int failed = 0;
+    while (!h->snapshot.ready && !hopeless && rc != ETIMEDOUT) {
         rc = pthread_cond_timedwait(&h->changed, &h->lock, &until);
-        stuck = h->local && h->snapshot.brain.stuck;
+        failed = h->snapshot.canary_err.code;
+        hopeless = h->local && (h->snapshot.brain.stuck || failed);
     }
     bool ready = h->snapshot.ready;
     pthread_mutex_unlock(&h->lock);
     if (ready) return ERR_OK;
     struct gateway_health why;
     head_health(h, &why);
-    if (stuck) return err_set(e, ERR_LIMIT, "%s (--memory, --context)", why.why);
+    if (hopeless && failed) return err_set(e, failed, "%s", why.why);
+    if (hopeless) return err_set(e, ERR_LIMIT, "%s (--memory, --context)", why.why);
     return err_set(e, ERR_UNAVAILABLE, "not ready after %.1f s: %s", (double)timeout_ms / 1000, why.why);
 }
 

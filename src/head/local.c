@@ -165,13 +165,13 @@ static int load_parts(struct local *x, const struct local_config *c, struct err 
 }
 
 static int check_split(const struct local_config *c, struct err *e) {
-    uint32_t sum = 0;
+    uint64_t sum = 0;
     for (uint32_t i = 0; i < c->n_stages; i++) {
         if (!c->layers[i]) return err_set(e, ERR_USAGE, "--split: stage %u has no layer; every stage needs one", i);
         sum += c->layers[i];
     }
     if (c->n_stages < 1 || sum != c->model->hparams.n_layers)
-        return err_set(e, ERR_USAGE, "--split: the stages hold %u layers, the model has %u", sum,
+        return err_set(e, ERR_USAGE, "--split: the stages hold %llu layers, the model has %u", (unsigned long long)sum,
                        c->model->hparams.n_layers);
     return ERR_OK;
 }

@@ -60,8 +60,8 @@ struct world {
     uint32_t n_requests, n_open;
     struct peer peers[64]; // as the brain was told
     uint32_t n_peers;
-    bool feasible, was_up;
-    uint64_t infeasible_since_us;
+    bool feasible, was_up, route_up;
+    uint64_t no_route_since_us;
     uint32_t epoch;
     uint64_t step, n_events;
     enum toy_fault fault;

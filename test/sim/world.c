@@ -41,9 +41,7 @@ static void look_at_peers(struct world *w) {
     uint64_t fixed = m->embed_bytes + m->head_bytes + m->scratch_bytes;
     for (uint32_t i = 0; i < w->n_peers; i++)
         if (w->peers[i].memory_bytes > fixed) n_layers += (w->peers[i].memory_bytes - fixed) / layer;
-    bool feasible = n_layers >= m->n_layers;
-    if (w->feasible && !feasible) w->infeasible_since_us = w->net.now_us;
-    w->feasible = feasible;
+    w->feasible = n_layers >= m->n_layers;
 }
 
 static void peer_joined(struct world *w, uint64_t session, uint64_t memory_bytes) {
@@ -84,7 +82,7 @@ static void check_event(struct world *w, const struct gen_event *e) {
         if (!q->cancelled) world_broken(w, "request %llu: cancelled by nobody", id);
         w->stats->n_cancelled++;
     } else if (e->finish == GEN_FAILED && e->code == ERR_UNAVAILABLE) {
-        if (w->feasible || w->net.now_us - w->infeasible_since_us < w->config.wait_for_node_us)
+        if (w->feasible || w->route_up || w->net.now_us - w->no_route_since_us < w->config.wait_for_node_us)
             world_broken(w, "request %llu: refused (%s), though machines were there", id, e->text);
         w->stats->n_unavailable++;
     } else {
@@ -154,9 +152,11 @@ static void carry_out(struct world *w) {
             if (a.epoch <= w->epoch) world_broken(w, "epoch %u follows epoch %u", a.epoch, w->epoch);
             w->epoch = a.epoch;
             w->step = 0;
-            w->was_up = true;
+            w->was_up = w->route_up = true;
             break;
         case ACT_ROUTE_DOWN:
+            if (w->route_up) w->no_route_since_us = w->net.now_us;
+            w->route_up = false;
             world_tell(w, 0, "route down: %s", a.why);
             break;
         }

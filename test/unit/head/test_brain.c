@@ -183,6 +183,35 @@ static void test_nobody_comes(void **state) {
     brain_free(t.b);
 }
 
+// A node that joins, fails to load and joins again does not keep those waiting who wait for a machine.
+static void test_a_node_that_always_fails_to_load(void **state) {
+    (void)state;
+    struct bench t = make(2);
+    struct err e;
+    brain_node_joined(t.b, t.now, 1, 1000);
+    drain(&t);
+    brain_node_ready(t.b, t.now, 1, t.load[0].epoch);
+    drain(&t);
+    assert_int_equal(submit(&t, 1, 10, 5, &e), ERR_OK);
+    drain(&t);
+    brain_node_lost(t.b, t.now, 1, "gone");
+    drain(&t);
+    assert_int_equal(t.n_events, 0);
+    bool failed = false;
+    for (uint64_t node = 2; node < 30 && !failed; node++) {
+        brain_node_joined(t.b, t.now, node, 1000);
+        drain(&t);
+        assert_int_equal(t.n_loads, 1);
+        t.now += 200 * MS;
+        brain_node_lost(t.b, t.now, node, "its disk is full");
+        drain(&t);
+        failed = t.n_events == 1 && t.event[0].finish == GEN_FAILED && t.event[0].code == ERR_UNAVAILABLE;
+        assert_true(failed == (t.now >= 3000 * MS));
+    }
+    assert_true(failed);
+    brain_free(t.b);
+}
+
 static void test_nonsense_from_the_last_stage(void **state) {
     (void)state;
     struct bench t = make(4);
@@ -212,8 +241,11 @@ static void test_bad_configuration(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_node_answers),  cmocka_unit_test(test_a_request_survives_its_node),
-        cmocka_unit_test(test_nobody_comes),      cmocka_unit_test(test_nonsense_from_the_last_stage),
+        cmocka_unit_test(test_one_node_answers),
+        cmocka_unit_test(test_a_request_survives_its_node),
+        cmocka_unit_test(test_nobody_comes),
+        cmocka_unit_test(test_a_node_that_always_fails_to_load),
+        cmocka_unit_test(test_nonsense_from_the_last_stage),
         cmocka_unit_test(test_bad_configuration),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
