@@ -3,7 +3,7 @@
 
 #include "os/random.h"
 
-#include <openssl/sha.h>
+#include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,13 +16,32 @@ void serve_free_job(struct serve_job *j) {
     free(j);
 }
 
-static void describe(struct serve *s, const char *name, struct control_tensor *out) {
+// Reads rather than maps: a file that shrinks under the head must not kill it.
+static int hash_tensor(const struct serve *s, const struct tensor *t, uint8_t sha[CONTROL_SHA_BYTES], struct err *e) {
+    enum { PIECE = 1 << 20 };
+    uint8_t *piece = malloc(PIECE);
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    int rc = piece && md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) ? ERR_OK
+                                                                      : err_set(e, ERR_NOMEM, "manifest: no memory");
+    for (uint64_t at = 0; at < t->bytes && !rc; at += PIECE) {
+        size_t n = t->bytes - at < PIECE ? (size_t)(t->bytes - at) : PIECE;
+        rc = tensors_read(s->tensors, t, at, piece, n, e);
+        if (!rc && !EVP_DigestUpdate(md, piece, n)) rc = err_set(e, ERR_IO, "manifest: SHA-256 failed");
+    }
+    if (!rc && !EVP_DigestFinal_ex(md, sha, NULL)) rc = err_set(e, ERR_IO, "manifest: SHA-256 failed");
+    EVP_MD_CTX_free(md);
+    free(piece);
+    return rc;
+}
+
+static int describe(struct serve *s, const char *name, struct control_tensor *out, struct err *e) {
     uint32_t i;
     *out = (struct control_tensor){0};
-    if (!strmap_get(&s->index, name, strlen(name), &i)) return;
+    if (!strmap_get(&s->index, name, strlen(name), &i)) return ERR_OK;
     const struct tensor *t = tensors_at(s->tensors, i);
     if (!s->hashed[i]) {
-        SHA256(t->data, t->bytes, s->sha[i]);
+        int rc = hash_tensor(s, t, s->sha[i], e);
+        if (rc) return rc;
         s->hashed[i] = true;
     }
     out->found = true;
@@ -31,13 +50,15 @@ static void describe(struct serve *s, const char *name, struct control_tensor *o
     memcpy(out->dim, t->dim, sizeof out->dim);
     out->bytes = t->bytes;
     memcpy(out->sha256, s->sha[i], CONTROL_SHA_BYTES);
+    return ERR_OK;
 }
 
 static int answer_ask(struct serve *s, struct serve_job *j) {
     int rc = control_get_ask(s->control, j->control, j->control_bytes, s->ask, &j->e);
     if (rc) return rc;
     s->manifest->n = s->ask->n;
-    for (uint32_t i = 0; i < s->ask->n; i++) describe(s, s->ask->name[i], &s->manifest->entry[i]);
+    for (uint32_t i = 0; i < s->ask->n && !rc; i++) rc = describe(s, s->ask->name[i], &s->manifest->entry[i], &j->e);
+    if (rc) return rc;
     struct control_bytes b = control_put_manifest(s->control, s->manifest);
     free(j->control);
     j->control = malloc(b.len);
@@ -60,7 +81,8 @@ static int answer_fetch(struct serve *s, struct serve_job *j) {
         return err_set(&j->e, ERR_LIMIT, "FETCH: %s has %lu bytes, not %lu + %u", f.name, t->bytes, f.offset, f.bytes);
     j->payload = malloc(f.bytes);
     if (!j->payload) return err_set(&j->e, ERR_NOMEM, "FETCH: no memory");
-    memcpy(j->payload, t->data + f.offset, f.bytes);
+    rc = tensors_read(s->tensors, t, f.offset, j->payload, f.bytes, &j->e);
+    if (rc) return rc;
     j->payload_bytes = f.bytes;
     j->payload_crc = frame_crc(NULL, 0, j->payload, f.bytes);
     j->control_bytes = 0;

@@ -9,6 +9,7 @@ struct tensors {
     uint32_t count, cap;
     struct strmap index;   // name -> place in list
     struct file_map *maps; // [LIMIT_SHARDS], or NULL
+    int *fds;              // [LIMIT_SHARDS] of the same files, for tensors_read
     uint32_t n_maps;
 };
 

@@ -2,8 +2,11 @@
 
 #include "base/limits.h"
 #include "os/random.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int tensors_new(struct tensors **t) {
     struct tensors *n = calloc(1, sizeof *n);
@@ -16,8 +19,12 @@ int tensors_new(struct tensors **t) {
 void tensors_free(struct tensors *t) {
     if (!t) return;
     for (uint32_t i = 0; i < t->count; i++) free((char *)t->list[i].name);
-    for (uint32_t i = 0; i < t->n_maps; i++) file_map_close(&t->maps[i]);
+    for (uint32_t i = 0; i < t->n_maps; i++) {
+        file_map_close(&t->maps[i]);
+        close(t->fds[i]);
+    }
     strmap_fini(&t->index);
+    free(t->fds);
     free(t->maps);
     free(t->list);
     free(t);
@@ -56,11 +63,17 @@ int tensors_add_file(struct tensors *t, const char *path, struct err *e) {
     if (t->n_maps == LIMIT_SHARDS)
         return err_set(e, ERR_LIMIT, "%s: a model has more than %d files", path, LIMIT_SHARDS);
     if (!t->maps) t->maps = calloc(LIMIT_SHARDS, sizeof *t->maps);
-    if (!t->maps) return err_set(e, ERR_NOMEM, "%s: no memory", path);
+    if (!t->fds) t->fds = calloc(LIMIT_SHARDS, sizeof *t->fds);
+    if (!t->maps || !t->fds) return err_set(e, ERR_NOMEM, "%s: no memory", path);
     struct file_map *m = &t->maps[t->n_maps];
     int rc = file_map_open(m, path, e);
     if (rc) return rc;
-    t->n_maps++;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        file_map_close(m);
+        return err_set(e, ERR_IO, "%s: open: %s", path, strerror(errno));
+    }
+    t->fds[t->n_maps++] = fd;
     if (safetensors_read(t, m->data, m->len_bytes, e)) return err_prefix(e, "%s", path);
     return ERR_OK;
 }
@@ -98,6 +111,28 @@ int tensors_open_memory(const uint8_t *data, uint64_t bytes, struct tensors **t,
         return rc;
     }
     *t = n;
+    return ERR_OK;
+}
+
+int tensors_read(const struct tensors *t, const struct tensor *one, uint64_t offset, void *dst, size_t n,
+                 struct err *e) {
+    ASSERT(offset <= one->bytes && n <= one->bytes - offset);
+    const uint8_t *from = one->data + offset;
+    uint32_t i = 0;
+    while (i < t->n_maps && !(from >= t->maps[i].data && from < t->maps[i].data + t->maps[i].len_bytes)) i++;
+    if (i == t->n_maps) { // not of a file of ours
+        if (n) memcpy(dst, from, n);
+        return ERR_OK;
+    }
+    off_t at = from - t->maps[i].data;
+    for (size_t done = 0; done < n;) {
+        ssize_t k = pread(t->fds[i], (uint8_t *)dst + done, n - done, at + (off_t)done);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0)
+            return err_set(e, ERR_IO, "tensor %s: its file cannot be read any more: %s", one->name,
+                           k ? strerror(errno) : "it became shorter");
+        done += (size_t)k;
+    }
     return ERR_OK;
 }
 

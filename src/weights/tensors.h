@@ -28,6 +28,11 @@ int tensors_new(struct tensors **t) MUST_CHECK;
 int tensors_add(struct tensors *t, const struct tensor *one, struct err *e) MUST_CHECK;
 void tensors_free(struct tensors *t);
 
+// Copies n bytes of one's data, from offset on, to dst. Unlike a look at data it survives a file that somebody
+// shortened meanwhile (which kills the process that touches the map): ERR_IO then. Any thread.
+int tensors_read(const struct tensors *t, const struct tensor *one, uint64_t offset, void *dst, size_t n,
+                 struct err *e) MUST_CHECK;
+
 uint32_t tensors_count(const struct tensors *t);
 const struct tensor *tensors_at(const struct tensors *t, uint32_t i);
 const struct tensor *tensors_find(const struct tensors *t, const char *name); // NULL: none

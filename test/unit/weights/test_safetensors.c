@@ -193,6 +193,29 @@ static void test_index(void **state) {
     rmdir(d);
 }
 
+// Reading a file that shrank is an error; looking at its map would end the process.
+static void test_read(void **state) {
+    (void)state;
+    char d[] = "/tmp/loom-test-XXXXXX", path[256];
+    uint8_t got[4] = {0};
+    struct tensors *t;
+    struct err e;
+    assert_non_null(mkdtemp(d));
+    put_shard(d, "model.safetensors", ONE("\"U8\"", "[8]", "[0,8]"), 8);
+    assert_int_equal(tensors_open(d, &t, &e), ERR_OK);
+    const struct tensor *a = tensors_find(t, "a");
+    assert_int_equal(tensors_read(t, a, 3, got, 4, &e), ERR_OK);
+    assert_memory_equal(got, "\3\4\5\6", 4);
+    assert_int_equal(tensors_read(t, a, 8, got, 0, &e), ERR_OK);
+    snprintf(path, sizeof path, "%s/model.safetensors", d);
+    assert_int_equal(truncate(path, 16), 0);
+    assert_int_equal(tensors_read(t, a, 3, got, 4, &e), ERR_IO);
+    assert_non_null(strstr(e.text, "tensor a"));
+    tensors_free(t);
+    unlink(path);
+    rmdir(d);
+}
+
 static void test_add(void **state) {
     (void)state;
     struct tensors *t;
@@ -216,6 +239,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),       cmocka_unit_test(test_hostile_headers),
                                        cmocka_unit_test(test_lengths),    cmocka_unit_test(test_duplicates_and_overlap),
                                        cmocka_unit_test(test_truncation), cmocka_unit_test(test_index),
-                                       cmocka_unit_test(test_add)};
+                                       cmocka_unit_test(test_read),       cmocka_unit_test(test_add)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
