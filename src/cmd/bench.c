@@ -131,9 +131,9 @@ static int run_head(struct bench *b, struct bench_row *row, struct err *e) {
     struct gateway_ops ops = head_gateway_ops(head);
     struct reply *replies = calloc(row->batch, sizeof *replies);
     int32_t prompt[8];
-    uint32_t n = 0;
-    fill(prompt, 8, b->model.hparams.n_vocab);
-    struct gen_request q = {.prompt = prompt, .n_prompt = 8, .max_tokens = b->decode, .sampling = {.top_p = 1}};
+    uint32_t n = 0, n_prompt = b->prefill < 8 ? b->prefill : 8;
+    fill(prompt, n_prompt, b->model.hparams.n_vocab);
+    struct gen_request q = {.prompt = prompt, .n_prompt = n_prompt, .max_tokens = b->decode, .sampling = {.top_p = 1}};
     while (!rc && replies && n < row->batch) {
         rc = reply_start(&replies[n], &ops, &q, e);
         n += !rc;
@@ -147,17 +147,35 @@ static int run_head(struct bench *b, struct bench_row *row, struct err *e) {
     return rc;
 }
 
-static void print_row(const struct bench *b, const struct bench_row *r) {
-    if (b->json)
-        printf("{\"model\": \"%s\", \"isa\": \"%s\", \"threads\": %u, \"batch\": %u, \"prefill\": %u, \"decode\": %u, "
-               "\"prefill_tps\": %.2f, \"ttft_ms\": %.3f, \"decode_tps\": %.2f, \"gb_s\": %.3f, \"read_gb_s\": %.3f, "
-               "\"tops\": %.4f, \"peak_tops\": %.4f, \"head_us\": %.2f}\n",
-               b->model.name, isa_name(b->isa), b->threads, r->batch, b->prefill, b->decode, r->prefill_tps, r->ttft_ms,
-               r->decode_tps, r->gb_s, b->read_gb_s, r->tops, b->peak_tops, r->head_us);
+static void print_json(const struct bench *b, const struct bench_row *r) {
+    struct buf name;
+    buf_init(&name, 1 << 16);
+    bool good = !buf_add_json_string(&name, b->model.name, strlen(b->model.name)) && buf_cstr(&name);
+    printf("{\"model\": %s, \"isa\": \"%s\", \"threads\": %u, \"batch\": %u, \"prefill\": %u, \"decode\": %u, "
+           "\"prefill_tps\": %.2f, \"ttft_ms\": %.3f, \"decode_tps\": %.2f, \"gb_s\": %.3f, \"read_gb_s\": %.3f, "
+           "\"tops\": %.4f, \"peak_tops\": %.4f, \"head_us\": %.2f}\n",
+           good ? (const char *)name.data : "\"\"", isa_name(b->isa), b->threads, r->batch, b->prefill, b->decode,
+           r->prefill_tps, r->ttft_ms, r->decode_tps, r->gb_s, b->read_gb_s, r->tops, b->peak_tops, r->head_us);
+    buf_fini(&name);
+}
+
+// A share of the roof, or nothing where no roof was measured.
+static const char *share(double value, double roof, char text[16]) {
+    if (roof > 0)
+        snprintf(text, 16, "%.0f%%", 100 * value / roof);
     else
-        printf("%5u %12.1f %9.2f %12.1f %8.2f %6.0f%% %8.3f %6.0f%% %9.1f\n", r->batch, r->prefill_tps, r->ttft_ms,
-               r->decode_tps, r->gb_s, b->read_gb_s > 0 ? 100 * r->gb_s / b->read_gb_s : 0, r->tops,
-               b->peak_tops > 0 ? 100 * r->tops / b->peak_tops : 0, r->head_us);
+        snprintf(text, 16, "-");
+    return text;
+}
+
+static void print_row(const struct bench *b, const struct bench_row *r) {
+    char read[16], ops[16];
+    if (b->json)
+        print_json(b, r);
+    else
+        printf("%5u %12.1f %9.2f %12.1f %8.2f %7s %8.3f %7s %9.1f\n", r->batch, r->prefill_tps, r->ttft_ms,
+               r->decode_tps, r->gb_s, share(r->gb_s, b->read_gb_s, read), r->tops, share(r->tops, b->peak_tops, ops),
+               r->head_us);
     fflush(stdout);
 }
 
@@ -187,6 +205,9 @@ static int bench_model(struct bench *b, const char *path, struct err *e) {
     int rc = open_model(path, &b->model, e);
     if (rc) return rc;
     b->compute.context = b->prefill + b->decode;
+    if (b->compute.context > b->model.hparams.max_context)
+        return err_set(e, ERR_USAGE, "-p and -g: %u tokens are over the model's window of %u", b->compute.context,
+                       b->model.hparams.max_context);
     rc = compute_config(&b->compute, &b->model, b->json, &b->config, e);
     if (rc) return rc;
     b->threads = b->compute.threads ? b->compute.threads : cpu_count_usable();
@@ -206,6 +227,7 @@ static int bench_model(struct bench *b, const char *path, struct err *e) {
 
 static int check(struct bench *b, int n_rest, struct err *e) {
     if (n_rest != 1 && !b->selftest) return err_set(e, ERR_USAGE, "MODEL is missing (or --self-test)");
+    if (b->compute.context) return err_set(e, ERR_USAGE, "--context: the window is -p and -g together, leave it out");
     for (uint32_t i = 0; i < b->batches.n; i++)
         if (b->batches.value[i] < 1 || b->batches.value[i] > LIMIT_SEQS)
             return err_set(e, ERR_USAGE, "-b: %u is not from 1 to %d", b->batches.value[i], LIMIT_SEQS);
@@ -220,8 +242,9 @@ static int run(const struct command *c, int argc, char **argv) {
     struct flag compute[COMPUTE_FLAGS];
     compute_flags_table(&b.compute, compute);
     const struct flag own[] = {
-        {"-p", FLAG_U32, &b.prefill, 1, LIMIT_CONTEXT / 2, "N", "tokens of the prompt (default 512)",
-         "提示 token 数（默认 512）"},
+        {"-p", FLAG_U32, &b.prefill, 1, LIMIT_CONTEXT / 2, "N",
+         "tokens of the prompt (default 512); --context is -p and -g together",
+         "提示 token 数（默认 512）；--context 即 -p 与 -g 之和"},
         {"-g", FLAG_U32, &b.decode, 1, LIMIT_CONTEXT / 2, "N", "tokens of the answer (default 128)",
          "回答 token 数（默认 128）"},
         {"-b", FLAG_U32S, &b.batches, 0, 0, "1,8,32", "sequences at once", "同时的序列数"},

@@ -11,12 +11,14 @@
 enum { MAX_LINE = 1 << 20 };
 
 struct chat {
-    const char *url, *model, *system;
+    const char *url, *model, *system, *once;
+    char *listed; // owned: the model, where the endpoint named it
     bool think;
     double temperature; // < 0: the server's default
     json_t *messages;
     struct buf answer;
-    bool thinking; // the terminal shows reasoning at the moment
+    bool thinking;     // the terminal shows reasoning at the moment
+    struct err failed; // code 0, or the error event that ended the answer
 };
 
 static int on_data(void *arg, const char *data, size_t len) {
@@ -26,7 +28,7 @@ static int on_data(void *arg, const char *data, size_t len) {
     json_t *delta = json_object_get(json_array_get(json_object_get(root, "choices"), 0), "delta");
     const char *reasoning = json_string_value(json_object_get(delta, "reasoning_content"));
     const char *content = json_string_value(json_object_get(delta, "content"));
-    if (error) fprintf(stderr, "\nloom chat: %s\n", error);
+    if (error) err_set(&c->failed, ERR_NET, "the answer broke off: %s", error);
     if (reasoning && reasoning[0]) {
         printf("%s%s", c->thinking ? "" : "\033[2m", reasoning);
         c->thinking = true;
@@ -34,16 +36,17 @@ static int on_data(void *arg, const char *data, size_t len) {
     if (content && content[0]) {
         printf("%s%s", c->thinking ? "\033[0m\n" : "", content);
         c->thinking = false;
-        if (buf_add(&c->answer, content, strlen(content))) error = "the answer is too long";
+        if (buf_add(&c->answer, content, strlen(content))) err_set(&c->failed, ERR_NOMEM, "the answer is too long");
     }
-    fflush(stdout);
+    bool unread = fflush(stdout) != 0;
     json_decref(root);
-    return error ? -1 : 0;
+    return c->failed.code || unread ? -1 : 0;
 }
 
 static int ask(struct chat *c, const char *question, struct err *e) {
     char url[1024];
-    snprintf(url, sizeof url, "%s/v1/chat/completions", c->url);
+    int rc = http_url(url, sizeof url, c->url, "/v1/chat/completions", e);
+    if (rc) return rc;
     json_t *user = json_pack("{s:s,s:s}", "role", "user", "content", question);
     if (!user) return err_set(e, ERR_USAGE, "the line is not UTF-8");
     json_array_append_new(c->messages, user);
@@ -55,8 +58,12 @@ static int ask(struct chat *c, const char *question, struct err *e) {
     if (!text) return err_set(e, ERR_NOMEM, "no memory for the conversation");
     buf_clear(&c->answer);
     c->thinking = false;
-    int rc = http_events(url, text, on_data, c, e);
+    rc = http_events(url, text, on_data, c, e);
     free(text);
+    if (!rc && c->failed.code) {
+        *e = c->failed;
+        rc = e->code;
+    }
     printf("%s\n", c->thinking ? "\033[0m" : "");
     if (rc) {
         json_array_remove(c->messages, json_array_size(c->messages) - 1); // it was not answered
@@ -67,32 +74,32 @@ static int ask(struct chat *c, const char *question, struct err *e) {
     return ERR_OK;
 }
 
-// The endpoint's first model, kept for the life of the process.
+// The endpoint's first model.
 static int first_model(struct chat *c, struct err *e) {
     char url[1024];
     struct buf b;
     long status = 0;
-    snprintf(url, sizeof url, "%s/v1/models", c->url);
     buf_init(&b, 1 << 20);
-    int rc = http_call(url, NULL, &b, &status, e);
+    int rc = http_url(url, sizeof url, c->url, "/v1/models", e);
+    if (!rc) rc = http_call(url, NULL, &b, &status, e);
     json_t *root = rc ? NULL : json_loadb((const char *)b.data, b.len_bytes, 0, NULL);
     const char *id = json_string_value(json_object_get(json_array_get(json_object_get(root, "data"), 0), "id"));
     if (!rc && (status != 200 || !id)) rc = err_set(e, ERR_NET, "%s: no list of models (HTTP %ld)", url, status);
-    if (!rc) c->model = strdup(id);
+    if (!rc && !(c->model = c->listed = strdup(id))) rc = err_set(e, ERR_NOMEM, "no memory for a name");
     json_decref(root);
     buf_fini(&b);
     return rc;
 }
 
-static int converse(struct chat *c, const char *once, struct err *e) {
-    if (once) return ask(c, once, e);
+static int converse(struct chat *c, struct err *e) {
+    if (c->once) return ask(c, c->once, e);
     bool tty = isatty(STDIN_FILENO);
     char *line = NULL;
     size_t cap = 0;
     if (tty) printf("%s (%s)\n", c->model, flags_text("Ctrl-D ends, /new forgets", "Ctrl-D 结束，/new 清空对话"));
     for (;;) {
         if (tty) printf("\n> ");
-        fflush(stdout);
+        if (fflush(stdout)) break;
         ssize_t n = getline(&line, &cap, stdin);
         if (n <= 0) break;
         if (line[n - 1] == '\n') line[n - 1] = 0;
@@ -113,9 +120,21 @@ static int converse(struct chat *c, const char *once, struct err *e) {
     return ERR_OK;
 }
 
+static int check(const struct chat *c, struct err *e) {
+    const struct {
+        const char *flag, *text;
+    } texts[] = {{"--model", c->model}, {"--system", c->system}, {"-p", c->once}};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        json_t *s = texts[i].text ? json_string(texts[i].text) : NULL;
+        bool bad = texts[i].text && !s;
+        json_decref(s);
+        if (bad) return err_set(e, ERR_USAGE, "%s: the text is not UTF-8", texts[i].flag);
+    }
+    return ERR_OK;
+}
+
 static int run(const struct command *cmd, int argc, char **argv) {
     struct chat c = {.url = "http://127.0.0.1:8080", .temperature = -1};
-    const char *once = NULL;
     const struct flag own[] = {
         {"--url", FLAG_STRING, &c.url, 0, 0, "URL", "the endpoint (default http://127.0.0.1:8080)",
          "服务地址（默认 http://127.0.0.1:8080）"},
@@ -124,7 +143,7 @@ static int run(const struct command *cmd, int argc, char **argv) {
         {"--system", FLAG_STRING, &c.system, 0, 0, "TEXT", "a system message", "系统消息"},
         {"--temp", FLAG_F64, &c.temperature, 0, 2, "T", "temperature; 0: greedy", "温度；0 为贪心"},
         {"--think", FLAG_BOOL, &c.think, 0, 0, "", "let the model think first", "先让模型思考"},
-        {"-p", FLAG_STRING, &once, 0, 0, "TEXT", "one question, then end", "只问一句"},
+        {"-p", FLAG_STRING, &c.once, 0, 0, "TEXT", "one question, then end", "只问一句"},
         {0}};
     const struct flag *tables[] = {own, NULL};
     int n_rest;
@@ -133,11 +152,14 @@ static int run(const struct command *cmd, int argc, char **argv) {
     if (rc) return flags_fail(cmd, &e);
     c.messages = json_array();
     buf_init(&c.answer, 64 << 20);
-    if (c.system) json_array_append_new(c.messages, json_pack("{s:s,s:s}", "role", "system", "content", c.system));
-    if (!c.model) rc = first_model(&c, &e);
-    if (!rc) rc = converse(&c, once, &e);
+    rc = check(&c, &e);
+    if (!rc && c.system)
+        json_array_append_new(c.messages, json_pack("{s:s,s:s}", "role", "system", "content", c.system));
+    if (!rc && !c.model) rc = first_model(&c, &e);
+    if (!rc) rc = converse(&c, &e);
     json_decref(c.messages);
     buf_fini(&c.answer);
+    free(c.listed);
     return rc ? flags_fail(cmd, &e) : EXIT_FINE;
 }
 

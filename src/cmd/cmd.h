@@ -20,7 +20,7 @@ struct compute_flags {
     bool verbose;
 };
 extern const struct compute_flags compute_defaults;
-enum { COMPUTE_FLAGS = 11 };
+enum { COMPUTE_FLAGS = 11, LEAST_SIZE_BYTES = 1 << 20 };
 void compute_flags_table(struct compute_flags *f, struct flag table[COMPUTE_FLAGS]);
 
 // What they mean for a model: fills c (all but cluster fields). quiet: no progress on stderr.
@@ -29,16 +29,21 @@ int compute_config(const struct compute_flags *f, const struct opened_model *m, 
 int compute_mode(const struct compute_flags *f, struct run_mode *mode, struct err *e) MUST_CHECK;
 int compute_cpu(const struct compute_flags *f, struct backend_cpu_config *cpu, struct err *e) MUST_CHECK;
 
-// Tokenizer and template of a model folder.
+// Tokenizer and template of a model folder. text_open refuses a tokenizer with ids that the model has no row for.
 struct text_side {
     struct tokenizer *tokenizer;
     struct chat_template *chat_template; // NULL: the model has none
 };
-int text_open(const char *model_dir, const char *chat_template_path, uint32_t n_helpers, struct text_side *t,
+int text_open(const struct opened_model *m, const char *chat_template_path, uint32_t n_helpers, struct text_side *t,
               struct err *e) MUST_CHECK;
 void text_close(struct text_side *t);
+// ERR_USAGE: the flag's value is not HOST:PORT, or, to_connect, host or port are left open.
+int address_flag(const char *name, const char *text, bool to_connect, struct err *e) MUST_CHECK;
 // One JSON array of integers from a file, each 0 .. n_vocab-1.
 int ids_read_file(const char *path, uint32_t n_vocab, struct ids *out, struct err *e) MUST_CHECK;
+// The body of a chat request -> ids, thinking off unless think. What the template refuses is ERR_FORMAT.
+int chat_request(const struct text_side *t, const char *body, bool think, struct ids *out, struct chat_prompt *prompt,
+                 struct err *e) MUST_CHECK;
 // One user message -> ids, thinking off unless think.
 int chat_one(const struct text_side *t, const char *message, bool think, struct ids *out, struct chat_prompt *prompt,
              struct err *e) MUST_CHECK;

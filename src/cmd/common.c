@@ -10,6 +10,7 @@
 #include "os/clock.h"
 #include "os/cpu.h"
 #include "os/file.h"
+#include "os/hostport.h"
 #include "text/chat.h"
 
 enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 512, DEFAULT_SEQUENCES = 16 };
@@ -21,7 +22,7 @@ void compute_flags_table(struct compute_flags *f, struct flag table[COMPUTE_FLAG
         {"--weights", FLAG_STRING, &f->weights, 0, 0, "TYPE", "as-is, l8, q8_0 or q4_0 (default: l8 for float files)",
          "权重类型：as-is、l8、q8_0 或 q4_0（浮点文件默认 l8）"},
         {"--kv", FLAG_STRING, &f->kv, 0, 0, "TYPE", "KV cache: int8 (default) or f16", "KV 缓存：int8（默认）或 f16"},
-        {"--context", FLAG_U32, &f->context, 1, LIMIT_CONTEXT, "N",
+        {"--context", FLAG_U32, &f->context, 2, LIMIT_CONTEXT, "N",
          "tokens of prompt and answer together (default: the model's, at most 8192)",
          "提示与回答合计的 token 数（默认取模型值，至多 8192）"},
         {"--sequences", FLAG_U32, &f->sequences, 1, LIMIT_SEQS, "N",
@@ -33,8 +34,8 @@ void compute_flags_table(struct compute_flags *f, struct flag table[COMPUTE_FLAG
         {"--isa", FLAG_STRING, &f->isa, 0, 0, "ISA", "auto, ref, avx2 or avx512: all give the same bytes",
          "auto、ref、avx2 或 avx512：结果逐字节相同"},
         {"--device", FLAG_STRING, &f->device, 0, 0, "DEVICE", "cpu", "设备：cpu"},
-        {"--memory", FLAG_BYTES, &f->memory_bytes, 0, 0, "SIZE", "memory that may be used, such as 8G",
-         "可用内存上限，例如 8G"},
+        {"--memory", FLAG_BYTES, &f->memory_bytes, LEAST_SIZE_BYTES, 0, "SIZE",
+         "memory that may be used, such as 8G; 1M at least", "可用内存上限，例如 8G；至少 1M"},
         {"--verbose", FLAG_BOOL, &f->verbose, 0, 0, "", "log more", "输出更多日志"},
         {0}};
     memcpy(table, flags, sizeof flags);
@@ -90,16 +91,22 @@ int compute_config(const struct compute_flags *f, const struct opened_model *m, 
     return ERR_OK;
 }
 
-int text_open(const char *model_dir, const char *chat_template_path, uint32_t n_helpers, struct text_side *t,
+int text_open(const struct opened_model *m, const char *chat_template_path, uint32_t n_helpers, struct text_side *t,
               struct err *e) {
     char path[LIMIT_PATH];
     *t = (struct text_side){0};
-    int rc = file_join(path, sizeof path, model_dir, "tokenizer.json", e);
+    int rc = file_join(path, sizeof path, m->path, "tokenizer.json", e);
     if (!rc) rc = tokenizer_open(path, &t->tokenizer, e);
-    if (rc || !n_helpers) return rc;
+    // The other way round is usual: rows of the embedding that no token has.
+    if (!rc && tokenizer_n_vocab(t->tokenizer) > m->hparams.n_vocab)
+        rc = err_set(e, ERR_FORMAT, "%s: has ids up to %u, but vocab_size of config.json is %u", path,
+                     tokenizer_n_vocab(t->tokenizer) - 1, m->hparams.n_vocab);
+    if (!rc && !n_helpers) return ERR_OK;
     struct chat_template_options o = {.n_helpers = n_helpers};
-    rc = chat_template_open(model_dir, chat_template_path, t->tokenizer, &o, &t->chat_template, e);
-    if (rc == ERR_NOT_FOUND && !chat_template_path) return ERR_OK; // a base model
+    if (!rc) {
+        rc = chat_template_open(m->path, chat_template_path, t->tokenizer, &o, &t->chat_template, e);
+        if (rc == ERR_NOT_FOUND && !chat_template_path) return ERR_OK; // a base model
+    }
     if (rc) text_close(t);
     return rc;
 }
@@ -108,6 +115,15 @@ void text_close(struct text_side *t) {
     if (t->chat_template) chat_template_free(t->chat_template);
     tokenizer_free(t->tokenizer);
     *t = (struct text_side){0};
+}
+
+int address_flag(const char *name, const char *text, bool to_connect, struct err *e) {
+    struct hostport hp;
+    if (hostport_parse(text, &hp, e)) return err_prefix(e, "%s", name);
+    if (to_connect && (!hp.host[0] || !hp.port))
+        return err_set(e, ERR_USAGE, "%s: '%s' has no %s: one is needed to be reached", name, text,
+                       hp.host[0] ? "port" : "host");
+    return ERR_OK;
 }
 
 int ids_read_file(const char *path, uint32_t n_vocab, struct ids *out, struct err *e) {
@@ -137,6 +153,14 @@ int ids_read_file(const char *path, uint32_t n_vocab, struct ids *out, struct er
     return rc;
 }
 
+int chat_request(const struct text_side *t, const char *body, bool think, struct ids *out, struct chat_prompt *prompt,
+                 struct err *e) {
+    int rc = chat_encode(t->tokenizer, t->chat_template, body, strlen(body),
+                         think ? NULL : "{\"enable_thinking\": false}", true, out, prompt, e);
+    if (rc == ERR_USAGE) e->code = rc = ERR_FORMAT; // no flag is at fault
+    return rc;
+}
+
 int chat_one(const struct text_side *t, const char *message, bool think, struct ids *out, struct chat_prompt *prompt,
              struct err *e) {
     if (!t->chat_template)
@@ -146,8 +170,7 @@ int chat_one(const struct text_side *t, const char *message, bool think, struct 
     char *text = json_dumps(body, JSON_COMPACT);
     json_decref(body);
     if (!text) return err_set(e, ERR_NOMEM, "no memory for the message");
-    int rc = chat_encode(t->tokenizer, t->chat_template, text, strlen(text),
-                         think ? NULL : "{\"enable_thinking\": false}", true, out, prompt, e);
+    int rc = chat_request(t, text, think, out, prompt, e);
     free(text);
     return rc;
 }

@@ -10,7 +10,6 @@
 #include "cmd/cmd.h"
 #include "cmd/reply.h"
 #include "os/file.h"
-#include "text/chat.h"
 #include "text/detok.h"
 
 enum { MAX_FILE = 256 << 20 };
@@ -66,7 +65,7 @@ static int perplexity(struct eval *v, const struct head_config *c, const struct 
     free(logits);
     chain_close(&chain);
     if (rc) return rc;
-    if (!count) return err_set(e, ERR_USAGE, "the text has fewer than two tokens");
+    if (!count) return err_set(e, ERR_FORMAT, "the text has fewer than two tokens");
     double nll = sum / (double)count;
     if (v->json)
         printf("{\"perplexity\": %.6f, \"nll\": %.6f, \"tokens\": %llu}\n", exp(nll), nll, (unsigned long long)count);
@@ -82,8 +81,7 @@ static int perplexity(struct eval *v, const struct head_config *c, const struct 
 static int question_ids(struct eval *v, const json_t *q, struct ids *out, struct err *e) {
     char *body = json_dumps(q, JSON_COMPACT);
     if (!body) return err_set(e, ERR_NOMEM, "no memory for a question");
-    int rc = chat_encode(v->text.tokenizer, v->text.chat_template, body, strlen(body), "{\"enable_thinking\": false}",
-                         true, out, NULL, e);
+    int rc = chat_request(&v->text, body, false, out, NULL, e);
     free(body);
     return rc;
 }
@@ -171,7 +169,7 @@ static int eval_file(struct eval *v, const char *model, const char *path, struct
     char *text = NULL;
     size_t len;
     int rc = open_model(model, &v->model, e);
-    if (!rc) rc = text_open(model, NULL, 1, &v->text, e);
+    if (!rc) rc = text_open(&v->model, NULL, 1, &v->text, e);
     if (!rc) rc = compute_config(&v->compute, &v->model, false, &c, e);
     if (!rc) rc = file_read(path, MAX_FILE, &text, &len, e);
     if (rc) return rc;

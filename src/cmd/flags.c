@@ -59,9 +59,12 @@ static int parse_bytes(const struct flag *f, const char *text, struct err *e) {
             if (*end == 'B' || *end == 'b') end++;
         }
     }
-    if (end == text || *end || !(v >= 0) || v > 1e15)
-        return err_set(e, ERR_USAGE, "%s: '%s' is not a size such as 512M or 8G", f->name, text);
-    *(uint64_t *)f->value = (uint64_t)ldexp(v, shift);
+    v = ldexp(v, shift);
+    if (end == text || *end || !(v >= 0) || v > 0x1p50)
+        return err_set(e, ERR_USAGE, "%s: '%s' is not a size such as 512M or 8G, up to 1024T", f->name, text);
+    if (v < f->min)
+        return err_set(e, ERR_USAGE, "%s: '%s' is too little: at least %.0fK are needed", f->name, text, f->min / 1024);
+    *(uint64_t *)f->value = (uint64_t)v;
     return ERR_OK;
 }
 
@@ -219,11 +222,22 @@ int flags_parse_file(const char *path, const struct flag *const *tables, char **
 }
 
 int flags_fail(const struct command *c, const struct err *e) {
+    char text[sizeof e->text];
     if (e->code == ERR_CANCELLED) return EXIT_FINE;
+    // A name out of somebody's file must not move the cursor or colour the terminal, and one error is one line.
+    memcpy(text, e->text, sizeof text);
+    for (char *s = text; *s; s++)
+        if ((unsigned char)*s < 0x20 || *s == 0x7f) *s = '?';
     if (e->code == ERR_USAGE) {
-        fprintf(stderr, "loom %s: %s (loom %s --help)\n", c->name, e->text, c->name);
+        fprintf(stderr, "loom %s: %s (loom %s --help)\n", c->name, text, c->name);
         return EXIT_USAGE;
     }
-    fprintf(stderr, "loom %s: %s\n", c->name, e->text);
+    fprintf(stderr, "loom %s: %s\n", c->name, text);
     return EXIT_FAILED;
+}
+
+int flags_check_stdout(struct err *e) {
+    errno = 0;
+    if (!fflush(stdout) && !ferror(stdout)) return ERR_OK;
+    return err_set(e, ERR_IO, "stdout: %s", errno ? strerror(errno) : "what was to be printed could not be written");
 }

@@ -31,7 +31,7 @@ struct flag {
     const char *name; // "--context" or "-n"
     enum flag_kind kind;
     void *value;
-    double min, max; // of U32, I64 and F64; both 0: the type's own
+    double min, max; // of U32, I64 and F64; both 0: the type's own. Of BYTES min alone
     const char *arg; // how help names the value: "N", "TEXT"
     const char *en, *zh;
 };
@@ -53,8 +53,10 @@ int flags_parse(const struct command *c, const struct flag *const *tables, int a
 // "name = value" lines of a file, as if they were flags given before those of the command line; '#' begins a comment.
 // The values point into *text, which the caller frees when it is done with them, also after an error.
 int flags_parse_file(const char *path, const struct flag *const *tables, char **text, struct err *e) MUST_CHECK;
-// Prints the error as one line and returns the exit code for it (--help: 0).
+// Prints the error as one line, control characters in it as '?', and returns the exit code for it (--help: 0).
 int flags_fail(const struct command *c, const struct err *e);
+// ERR_IO: something that was printed did not reach stdout.
+int flags_check_stdout(struct err *e) MUST_CHECK;
 
 bool flags_chinese(void); // by LC_ALL, LC_MESSAGES, LANG
 static inline const char *flags_text(const char *en, const char *zh) { return flags_chinese() ? zh : en; }

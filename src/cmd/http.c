@@ -3,9 +3,18 @@
 #include <curl/curl.h>
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { MAX_RESPONSE = 64 << 20 };
+
+int http_url(char *out, size_t out_bytes, const char *base, const char *path, struct err *e) {
+    size_t n = strlen(base);
+    while (n && base[n - 1] == '/') n--;
+    int len = n < out_bytes ? snprintf(out, out_bytes, "%.*s%s", (int)n, base, path) : -1;
+    if (len >= 0 && (size_t)len < out_bytes) return ERR_OK;
+    return err_set(e, ERR_USAGE, "--url: is longer than %zu bytes", out_bytes - 1 - strlen(path));
+}
 
 static size_t collect(char *data, size_t size, size_t n, void *arg) {
     return buf_add(arg, data, size * n) ? 0 : size * n;

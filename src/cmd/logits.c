@@ -1,9 +1,14 @@
 // loom logits: the logits of every position of a prompt, for comparisons with other implementations.
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/buf.h"
+#include "base/limits.h"
 #include "cmd/chain.h"
 #include "cmd/cmd.h"
 
@@ -44,6 +49,29 @@ static int compute(struct logits *l, struct err *e) {
     return rc;
 }
 
+// What is half written must not stand under the file's name, except where the name is a pipe or a device.
+static FILE *open_out(const char *path, char *temp, size_t temp_bytes, struct err *e) {
+    struct stat st;
+    FILE *f = NULL;
+    temp[0] = 0;
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        f = fopen(path, "wb");
+    } else if (snprintf(temp, temp_bytes, "%s.XXXXXX", path) < (int)temp_bytes) {
+        mode_t mask = umask(0);
+        umask(mask);
+        int fd = mkostemp(temp, O_CLOEXEC);
+        if (fd >= 0 && fchmod(fd, 0666 & ~mask) == 0) f = fdopen(fd, "wb");
+        if (!f && fd >= 0) {
+            close(fd);
+            unlink(temp);
+        }
+    } else {
+        errno = ENAMETOOLONG;
+    }
+    if (!f) err_set(e, ERR_IO, "--out: %s cannot be written: %s", path, strerror(errno));
+    return f;
+}
+
 // safetensors: u64 length of the JSON header, the header, the bytes.
 static int write_out(const struct logits *l, struct err *e) {
     const struct hparams *h = &l->chain.hparams;
@@ -57,18 +85,23 @@ static int write_out(const struct logits *l, struct err *e) {
                       h->hidden, at, at + rows);
     if (!rc) rc = buf_addf(&b, "}");
     while (!rc && b.len_bytes % 8) rc = buf_addf(&b, " ");
-    FILE *f = rc ? NULL : fopen(l->flags.out_path, "wb");
+    if (rc) err_set(e, rc, "no memory for a header");
+    char temp[LIMIT_PATH];
+    FILE *f = rc ? NULL : open_out(l->flags.out_path, temp, sizeof temp, e);
     if (!f) {
         buf_fini(&b);
-        return err_set(e, ERR_IO, "--out: %s cannot be written", l->flags.out_path);
+        return rc ? rc : ERR_IO;
     }
     uint64_t len = b.len_bytes; // little-endian machines only (NUMERICS 10)
     bool good = fwrite(&len, sizeof len, 1, f) == 1 && fwrite(b.data, 1, len, f) == len &&
                 fwrite(l->logits, sizeof(float) * h->n_vocab, n, f) == n &&
                 (!l->hidden || fwrite(l->hidden, rows, h->n_layers + 1, f) == h->n_layers + 1);
     good &= fclose(f) == 0;
+    if (good && temp[0]) good = rename(temp, l->flags.out_path) == 0;
+    if (!good) rc = err_set(e, ERR_IO, "--out: %s: write failed: %s", l->flags.out_path, strerror(errno));
+    if (!good && temp[0]) unlink(temp);
     buf_fini(&b);
-    return good ? ERR_OK : err_set(e, ERR_IO, "--out: %s: write failed", l->flags.out_path);
+    return rc;
 }
 
 static int open_all(struct logits *l, const char *path, struct err *e) {

@@ -1,7 +1,10 @@
+#include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cmd/cmd.h"
 #include "os/thread.h"
@@ -23,10 +26,14 @@ static void print_help(FILE *to) {
                        "loom 命令 --help 查看详情；loom --version 查看版本"));
 }
 
-int main(int argc, char **argv) {
-    setlocale(LC_CTYPE, "C.UTF-8");
-    signal(SIGPIPE, SIG_IGN); // a peer that goes away is an error of that write, not our end
-    thread_fp_init();
+// Whatever is opened first would get the number of a standard stream that came closed, and what is printed would go
+// there. /dev/null takes its place, for stdout such that writing fails.
+static void open_streams(void) {
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY) < 0) abort();
+}
+
+static int run(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);
         return EXIT_USAGE;
@@ -43,4 +50,16 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[1], commands[i]->name)) return commands[i]->run(commands[i], argc - 2, argv + 2);
     fprintf(stderr, "loom: '%s': no such command (loom --help)\n", argv[1]);
     return EXIT_USAGE;
+}
+
+int main(int argc, char **argv) {
+    struct err e;
+    open_streams();
+    setlocale(LC_CTYPE, "C.UTF-8");
+    signal(SIGPIPE, SIG_IGN); // a peer that goes away is an error of that write, not our end
+    thread_fp_init();
+    int rc = run(argc, argv);
+    if (!flags_check_stdout(&e) || rc) return rc; // one error is enough
+    fprintf(stderr, "loom: %s\n", e.text);
+    return EXIT_FAILED;
 }

@@ -1,10 +1,27 @@
 // loom node: one machine's (or device's) part of a cluster.
+#include <string.h>
 #include <unistd.h>
 
 #include "base/limits.h"
 #include "base/log.h"
 #include "cmd/cmd.h"
+#include "net/token.h"
 #include "node/node.h"
+
+static int check(const struct node_config *n, struct err *e) {
+    static const char prefix[] = "loom1-";
+    struct token token;
+    int rc = address_flag("--listen", n->listen_addr, false, e);
+    if (rc) return rc;
+    if (!n->join) return err_set(e, ERR_USAGE, "--join: a token (loom token create) or HOST:PORT is missing");
+    if (!strncmp(n->join, prefix, sizeof prefix - 1)) {
+        if (token_parse(n->join, &token, e))
+            return err_set(e, ERR_USAGE, "--join: the token is damaged, copy it again");
+    } else if (address_flag("--join", n->join, true, NULL)) {
+        return err_set(e, ERR_USAGE, "--join: '%s' is neither a token (%s...) nor HOST:PORT", n->join, prefix);
+    }
+    return ERR_OK;
+}
 
 static int run(const struct command *c, int argc, char **argv) {
     struct compute_flags compute = {0};
@@ -20,10 +37,10 @@ static int run(const struct command *c, int argc, char **argv) {
          "take weights from here instead of the network, if they fit", "若匹配则从此目录而非网络取权重"},
         {"--name", FLAG_STRING, &n.name, 0, 0, "NAME", "shown in status (default: the host's name)",
          "状态中显示的名字（默认主机名）"},
-        {"--memory", FLAG_BYTES, &n.memory_bytes, 0, 0, "SIZE", "memory that may be used, such as 8G",
-         "可用内存上限，例如 8G"},
-        {"--cache", FLAG_BYTES, &n.cache_bytes, 0, 0, "SIZE", "bound of the weight cache on disk (default 64G)",
-         "磁盘权重缓存上限（默认 64G）"},
+        {"--memory", FLAG_BYTES, &n.memory_bytes, LEAST_SIZE_BYTES, 0, "SIZE",
+         "memory that may be used, such as 8G; 1M at least", "可用内存上限，例如 8G；至少 1M"},
+        {"--cache", FLAG_BYTES, &n.cache_bytes, LEAST_SIZE_BYTES, 0, "SIZE",
+         "bound of the weight cache on disk (default 64G)", "磁盘权重缓存上限（默认 64G）"},
         {"--threads", FLAG_U32, &compute.threads, 0, 1024, "N", "compute threads (default: one per processor)",
          "计算线程数（默认每个处理器一个）"},
         {"--isa", FLAG_STRING, &compute.isa, 0, 0, "ISA", "auto, ref, avx2 or avx512", "auto、ref、avx2 或 avx512"},
@@ -38,7 +55,7 @@ static int run(const struct command *c, int argc, char **argv) {
     int n_rest;
     struct err e;
     int rc = flags_parse(c, tables, argc, argv, NULL, 0, &n_rest, &e);
-    if (!rc && !n.join) rc = err_set(&e, ERR_USAGE, "--join: a token (loom token create) or HOST:PORT is missing");
+    if (!rc) rc = check(&n, &e);
     if (!rc) rc = compute_cpu(&compute, &n.cpu, &e);
     if (!rc) rc = state_dir(state, dir, sizeof dir, &e);
     log_setup(compute.verbose, quiet);

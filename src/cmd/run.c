@@ -41,6 +41,7 @@ static int read_prompt(struct run *r, struct err *e) {
     for (uint32_t i = 0; i < n; i++)
         if (ids_add(&r->ids, prefix[i])) return err_set(e, ERR_NOMEM, "no memory for the prompt");
     int rc = tokenizer_encode(r->text.tokenizer, f->prompt, strlen(f->prompt), true, &r->ids, e);
+    if (rc == ERR_FORMAT) return err_set(e, ERR_USAGE, "-p: the text is not UTF-8");
     if (!rc && !r->ids.n) rc = err_set(e, ERR_USAGE, "-p: the text is empty");
     return rc;
 }
@@ -49,7 +50,7 @@ static int open_all(struct run *r, const char *path, struct err *e) {
     const struct run_flags *f = &r->flags;
     uint64_t t0 = clock_now_us();
     int rc = open_model(path, &r->model, e);
-    if (!rc && !f->ids_path) rc = text_open(path, f->template_path, f->chat ? 1 : 0, &r->text, e);
+    if (!rc && !f->ids_path) rc = text_open(&r->model, f->template_path, f->chat ? 1 : 0, &r->text, e);
     if (rc) return rc;
     ids_init(&r->ids, LIMIT_CONTEXT);
     rc = read_prompt(r, e);
@@ -86,11 +87,9 @@ static void make_request(const struct run *r, uint32_t context, uint64_t seed, s
 static int show(struct run *r, struct stop *stop, const char *text, size_t len, bool *matched, struct err *e) {
     size_t before = r->out.len_bytes;
     if (stop_feed(stop, text, len, &r->out, matched)) return err_set(e, ERR_NOMEM, "no memory for the answer");
-    if (!r->flags.json) {
-        fwrite(r->out.data + before, 1, r->out.len_bytes - before, stdout);
-        fflush(stdout);
-    }
-    return ERR_OK;
+    if (r->flags.json) return ERR_OK;
+    fwrite(r->out.data + before, 1, r->out.len_bytes - before, stdout);
+    return flags_check_stdout(e); // nobody reads any more: the rest need not be made
 }
 
 static int stream(struct run *r, struct reply *a, bool *matched, struct err *e) {
@@ -108,7 +107,7 @@ static int stream(struct run *r, struct reply *a, bool *matched, struct err *e) 
             rc = show(r, stop, text, len, matched, e);
         } else if (!r->flags.json) {
             printf("%s%d", a->n_taken > 1 ? " " : "", token);
-            fflush(stdout);
+            rc = flags_check_stdout(e);
         }
     }
     if (rc || *matched) reply_cancel(a);

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cmd/serve.h"
 #include "os/cpu.h"
+#include "os/hostport.h"
 
 const struct serve_flags serve_defaults = {.listen = "127.0.0.1:8080",
                                            .wait_for_node_s = 60,
@@ -68,11 +69,12 @@ static int start_gateway(struct serve *s, struct err *e) {
 }
 
 void serve_url(const struct serve *s, char *out, size_t out_bytes) {
-    const char *colon = strrchr(s->flags.listen, ':');
-    int len = colon ? (int)(colon - s->flags.listen) : 0;
-    bool any = !len || !strncmp(s->flags.listen, "0.0.0.0:", 8);
-    snprintf(out, out_bytes, "http://%.*s:%u", any ? 9 : len, any ? "127.0.0.1" : s->flags.listen,
-             gateway_port(s->gateway));
+    struct hostport hp;
+    struct err e;
+    ASSERT(hostport_parse(s->flags.listen, &hp, &e) == ERR_OK, "the gateway listens there");
+    bool any = !hp.host[0] || !strcmp(hp.host, "0.0.0.0");
+    const char *host = any ? "127.0.0.1" : !strcmp(hp.host, "::") ? "::1" : hp.host;
+    snprintf(out, out_bytes, strchr(host, ':') ? "http://[%s]:%u" : "http://%s:%u", host, gateway_port(s->gateway));
 }
 
 // The first line on stdout tells programs where to talk to; people read the rest on stderr.
@@ -91,7 +93,7 @@ static int wait_for_signal(struct serve *s, const sigset_t *set, struct err *e) 
     bool was_ready = false;
     for (;;) {
         int sig = sigtimedwait(set, NULL, &nap);
-        if (sig == SIGINT || sig == SIGTERM) return ERR_OK;
+        if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP) return ERR_OK;
         if (s->nodes) local_nodes_supervise(s->nodes);
         if (!was_ready && !head_wait_ready(s->head, 0, e)) {
             was_ready = true;
@@ -101,8 +103,11 @@ static int wait_for_signal(struct serve *s, const sigset_t *set, struct err *e) 
 }
 
 int serve_start(struct serve *s, const char *model_path, struct err *e) {
-    int rc = open_model(model_path, &s->model, e);
-    if (!rc) rc = text_open(model_path, s->flags.template_path, 2, &s->text, e);
+    // First what is quick to check: a model may take minutes.
+    int rc = gateway_check_listen(s->flags.listen, e);
+    if (!rc && s->flags.cluster) rc = address_flag("--cluster", s->flags.cluster, false, e);
+    if (!rc) rc = open_model(model_path, &s->model, e);
+    if (!rc) rc = text_open(&s->model, s->flags.template_path, 2, &s->text, e);
     if (!rc && (s->flags.local_nodes || s->flags.cluster)) rc = state_dir(s->flags.state, s->state, sizeof s->state, e);
     if (!rc) rc = start_head(s, e);
     if (!rc) rc = start_nodes(s, e);
@@ -134,8 +139,9 @@ static int run(const struct command *c, int argc, char **argv) {
          "首次成路前等待的节点数"},
         {"--wait-for-node", FLAG_U32, &f->wait_for_node_s, 0, 86400, "SECONDS",
          "how long answers wait for a node when none fits (default 60)", "无节点可用时回答等待的秒数（默认 60）"},
-        {"--node-timeout", FLAG_U32, &f->node_timeout_ms, 100, 600000, "MS",
-         "a node silent for so long is lost (default 3000)", "节点静默多久视为丢失（默认 3000 毫秒）"},
+        {"--node-timeout", FLAG_U32, &f->node_timeout_ms, 400, 600000, "MS",
+         "a node silent for so long is lost (default 3000, at least 400)",
+         "节点静默多久视为丢失（默认 3000 毫秒，至少 400）"},
         {"--state", FLAG_STRING, &f->state, 0, 0, "DIR", "keys, tokens and caches (default ~/.local/state/loom)",
          "密钥、令牌与缓存目录（默认 ~/.local/state/loom）"},
         {"--chat-template", FLAG_STRING, &f->template_path, 0, 0, "FILE", "a Jinja template instead of the model's",
@@ -161,6 +167,7 @@ static int run(const struct command *c, int argc, char **argv) {
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP); // the terminal went away; under nohup it is ignored and never comes
     sigprocmask(SIG_BLOCK, &set, NULL);
     if (!rc) rc = serve_start(&s, path, &e);
     if (!rc) {

@@ -71,8 +71,8 @@ static int run(const struct command *c, int argc, char **argv) {
     int rc = flags_parse(c, tables, argc, argv, NULL, 0, &n_rest, &e);
     if (rc) return flags_fail(c, &e);
     buf_init(&b, 16 << 20);
-    snprintf(full, sizeof full, "%s/loom/v1/status", url);
-    rc = http_call(full, NULL, &b, &status, &e);
+    rc = http_url(full, sizeof full, url, "/loom/v1/status", &e);
+    if (!rc) rc = http_call(full, NULL, &b, &status, &e);
     json_t *root = rc ? NULL : json_loadb((const char *)b.data, b.len_bytes, 0, NULL);
     if (!rc && (status != 200 || !json_string_value(json_object_get(root, "model"))))
         rc = err_set(&e, ERR_NET, "%s: not the endpoint of a loom head (HTTP %ld)", full, status);

@@ -25,6 +25,7 @@ static int run(const struct command *c, int argc, char **argv) {
         rc = err_set(&e, ERR_USAGE, "the verb is missing: loom token create");
     if (!rc && !w.address)
         rc = err_set(&e, ERR_USAGE, "--address: say how nodes reach the head, such as 192.168.1.10:7701");
+    if (!rc) rc = address_flag("--address", w.address, true, &e);
     if (!rc) rc = state_dir(state, dir, sizeof dir, &e);
     w.ttl_s = ttl_h * 3600ull;
     if (!rc) rc = token_create(dir, &w, text, sizeof text, &e);

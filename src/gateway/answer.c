@@ -218,15 +218,12 @@ static int set_up(struct answer *a, const struct request *r, const struct prompt
     return good ? ERR_OK : errors_from(e, ERR_NOMEM, NULL, "out of memory");
 }
 
-// What an error of the head means: where it says when to come back, the client is told.
-static void submit_error(struct answer *a, const struct err *why, struct api_error *e) {
+unsigned answer_retry_after_s(const struct answer *a) {
     const struct gateway_ops *ops = &a->shared->config->ops;
-    errors_from(e, why->code, NULL, why->text);
-    if (why->code != ERR_UNAVAILABLE) return;
     struct gateway_health health = {0};
     ops->health(ops->head, &health);
     uint64_t wait_s = (health.retry_after_us + 999999) / 1000000;
-    e->retry_after_s = wait_s > 0 && wait_s < 3600 ? (unsigned)wait_s : 1;
+    return wait_s > 0 && wait_s < 3600 ? (unsigned)wait_s : 1;
 }
 
 static int submit(struct answer *a, struct choice *c, const struct request *r, const struct ids *prompt,
@@ -256,8 +253,8 @@ static int submit(struct answer *a, struct choice *c, const struct request *r, c
     if (rc) a->refs--; // the preparing thread's own is still there
     pthread_mutex_unlock(&a->lock);
     if (!rc) return ERR_OK;
-    why.code = rc;
-    submit_error(a, &why, e);
+    errors_from(e, rc, NULL, why.text);
+    if (rc == ERR_UNAVAILABLE) e->retry_after_s = answer_retry_after_s(a);
     return ERR_USAGE;
 }
 

@@ -75,6 +75,7 @@ struct answer {
     struct buf out;  // bytes of a stream that are not taken yet, from out_at; or the whole answer
     size_t out_at;
     bool finished; // the last byte of the stream is in out
+    bool no_route; // the head gave up for want of a route: it knows when there may be one again
 };
 
 // Takes body over. The caller holds one reference, and answer_prepare another, which it gives back. The connection is
@@ -90,6 +91,9 @@ void answer_gone(struct answer *a);                                // the client
 void answer_fail(struct answer *a, const struct api_error *error); // to be told to the client, if it can be
 // Once in a while: true if the reader of the stream has taken nothing for too long; it is given up then.
 bool answer_tick(struct answer *a, uint64_t now_ms);
+
+// When the head can serve again, by its own account. It may take the head's locks: not to be called with the answer's.
+unsigned answer_retry_after_s(const struct answer *a);
 
 // For stream.c.
 void answer_suspend_locked(struct answer *a);

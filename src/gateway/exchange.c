@@ -218,6 +218,7 @@ static enum MHD_Result go_on(struct exchange *x, struct MHD_Connection *connecti
         break;
     }
     x->error = x->answer->error;
+    if (x->answer->no_route) x->error.retry_after_s = answer_retry_after_s(x->answer);
     x->refused = true;
     return reply_error(x, connection);
 }

@@ -44,7 +44,7 @@ struct gateway_model {
 };
 
 struct gateway_config {
-    const char *listen_addr; // "127.0.0.1:8080"; port 0: any
+    const char *listen_addr; // "127.0.0.1:8080"; no host: every address; port 0: any
     uint32_t n_threads;
     // Deadlines in milliseconds; 0: the default in brackets.
     uint32_t header_ms;    // from connecting to a whole header; twice that for a body (15 s)
@@ -56,6 +56,9 @@ struct gateway_config {
 };
 
 struct gateway;
+// Whether a gateway could listen there now: for one who has much to do before it needs the gateway. Errors as those of
+// gateway_new.
+int gateway_check_listen(const char *listen_addr, struct err *e) MUST_CHECK;
 // The strings and what the pointers show are the caller's and outlive the gateway; ops may be called until gateway_free
 // returned. ERR_USAGE: listen_addr; ERR_NET: the port is taken.
 int gateway_new(const struct gateway_config *c, struct gateway **g, struct err *e) MUST_CHECK;

@@ -1,10 +1,16 @@
 #include "gateway/prompt.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 // More ids than any window has are counted as well, so that the error can name their number.
 enum { PROMPT_IDS_MAX = 2 * LIMIT_PROMPT_BYTES };
+
+// Which of several prompts it is.
+static void name_prompt(char name[32], uint32_t i, bool nested) {
+    snprintf(name, 32, nested ? "prompt[%u]" : "prompt", i);
+}
 
 // A prompt too long to be rendered or counted is the client's doing; everything else is what the code says.
 static int text_error(struct api_error *e, const struct err *why, const char *param) {
@@ -21,7 +27,8 @@ static int chat_prompt(const struct gateway_model *m, const char *body, size_t l
                           "The model '%s' has no chat template: use /v1/completions", m->id);
     }
     int rc = chat_template_render(m->chat_template, body, len_bytes, NULL, true, &text, &why);
-    if (rc) return text_error(e, &why, "messages");
+    static const char kwargs[] = "chat_template_kwargs"; // the helper begins with what it complains of
+    if (rc) return text_error(e, &why, strncmp(why.text, kwargs, sizeof kwargs - 1) == 0 ? kwargs : "messages");
     rc =
         tokenizer_encode_breaks(m->tokenizer, text.text, text.len_bytes, text.breaks, text.n_breaks, &p->list[0], &why);
     if (rc) {
@@ -40,7 +47,8 @@ static int add_ids(struct ids *out, const int32_t *ids, uint32_t n) {
 }
 
 // The client of a completion writes the whole context, control tokens included.
-static int text_prompt(const struct gateway_model *m, const json_t *text, struct ids *out, struct api_error *e) {
+static int text_prompt(const struct gateway_model *m, const char *name, const json_t *text, struct ids *out,
+                       struct api_error *e) {
     struct err why = {.code = ERR_NOMEM, .text = "out of memory"};
     uint32_t n = 0;
     const int32_t *around = tokenizer_prefix(m->tokenizer, &n);
@@ -50,17 +58,18 @@ static int text_prompt(const struct gateway_model *m, const json_t *text, struct
     }
     around = tokenizer_suffix(m->tokenizer, &n);
     if (!rc) rc = add_ids(out, around, n);
-    return rc ? text_error(e, &why, "prompt") : ERR_OK;
+    return rc ? text_error(e, &why, name) : ERR_OK;
 }
 
-static int ids_prompt(const struct gateway_model *m, const json_t *array, struct ids *out, struct api_error *e) {
+static int ids_prompt(const struct gateway_model *m, const char *name, const json_t *array, struct ids *out,
+                      struct api_error *e) {
     size_t i;
     json_t *v;
     json_array_foreach(array, i, v) {
         json_int_t id = json_integer_value(v);
         if (!json_is_integer(v) || id < 0 || id >= m->n_vocab) {
-            return errors_set(e, 400, "invalid_value", "prompt", "'prompt': entry %zu must be a token id from 0 to %u",
-                              i, m->n_vocab - 1);
+            return errors_set(e, 400, "invalid_value", name, "'%s': entry %zu must be a token id from 0 to %u", name, i,
+                              m->n_vocab - 1);
         }
         if (ids_add(out, (int32_t)id)) return errors_from(e, ERR_NOMEM, NULL, "out of memory");
     }
@@ -69,12 +78,14 @@ static int ids_prompt(const struct gateway_model *m, const json_t *array, struct
 
 static int completion_prompts(const struct gateway_model *m, const json_t *prompt, struct prompts *p,
                               struct api_error *e) {
-    if (json_is_string(prompt)) return text_prompt(m, prompt, &p->list[0], e);
-    if (json_is_integer(json_array_get(prompt, 0))) return ids_prompt(m, prompt, &p->list[0], e);
+    if (json_is_string(prompt)) return text_prompt(m, "prompt", prompt, &p->list[0], e);
+    if (json_is_integer(json_array_get(prompt, 0))) return ids_prompt(m, "prompt", prompt, &p->list[0], e);
     for (uint32_t i = 0; i < p->n; i++) {
         const json_t *one = json_array_get(prompt, i);
-        int rc = json_is_string(one)  ? text_prompt(m, one, &p->list[i], e)
-                 : json_is_array(one) ? ids_prompt(m, one, &p->list[i], e)
+        char name[32];
+        name_prompt(name, i, true);
+        int rc = json_is_string(one)  ? text_prompt(m, name, one, &p->list[i], e)
+                 : json_is_array(one) ? ids_prompt(m, name, one, &p->list[i], e)
                                       : errors_set(e, 400, "invalid_type", "prompt",
                                                    "'prompt': entry %u must be a string or an array of ids, not %s", i,
                                                    request_type_name(one));
@@ -85,14 +96,18 @@ static int completion_prompts(const struct gateway_model *m, const json_t *promp
 
 static int check_window(const struct gateway_model *m, struct request *r, const struct prompts *p,
                         struct api_error *e) {
-    const char *param = r->chat ? "messages" : "prompt";
-    size_t longest = 0;
+    char param[32] = "messages";
+    bool nested = json_is_array(r->prompt) && !json_is_integer(json_array_get(r->prompt, 0));
+    uint32_t longest_at = 0;
     for (uint32_t i = 0; i < p->n; i++) {
+        if (!r->chat) name_prompt(param, i, nested);
         if (p->list[i].n == 0) {
             return errors_set(e, 400, "invalid_value", param, "'%s' has no tokens: one at least is needed", param);
         }
-        if (p->list[i].n > longest) longest = p->list[i].n;
+        if (p->list[i].n > p->list[longest_at].n) longest_at = i;
     }
+    if (!r->chat) name_prompt(param, longest_at, nested);
+    size_t longest = p->list[longest_at].n;
     uint64_t answer = r->max_tokens ? r->max_tokens : 1;
     if (longest + answer > m->context) {
         return errors_set(e, 400, "context_length_exceeded", param,

@@ -364,6 +364,38 @@ static bool has_too_many_values(const char *body, size_t len_bytes) {
     return commas > LIMIT_JSON_VALUES || opened > LIMIT_JSON_CONTAINERS;
 }
 
+// The key whose value ends at `end`, as the parser's position says; "" where it cannot be told.
+static void key_before(const char *body, size_t end, char name[NAME_MAX_BYTES]) {
+    size_t at = end, stop, n;
+    name[0] = 0;
+    while (at > 0 && memchr("+-0123456789", body[at - 1], 12)) at--;
+    while (at > 0 && memchr(" \t\r\n", body[at - 1], 4)) at--;
+    if (at == 0 || body[--at] != ':') return;
+    while (at > 0 && memchr(" \t\r\n", body[at - 1], 4)) at--;
+    if (at == 0 || body[--at] != '"') return;
+    for (stop = at; at > 0 && body[at - 1] != '"'; at--) {
+    }
+    n = stop - at;
+    if (at == 0 || n >= NAME_MAX_BYTES || memchr(body + at, '\\', n)) return;
+    memcpy(name, body + at, n);
+    name[n] = 0;
+}
+
+static int not_json(const char *body, size_t len_bytes, const json_error_t *je, struct api_error *e) {
+    char name[NAME_MAX_BYTES];
+    bool large = json_error_code(je) == json_error_numeric_overflow && strncmp(je->text, "too big", 7) == 0;
+    if (!large || je->position < 0 || (size_t)je->position > len_bytes) {
+        return errors_set(e, 400, "invalid_json", NULL, "The body is not valid JSON, line %d column %d: %s", je->line,
+                          je->column, je->text);
+    }
+    key_before(body, (size_t)je->position, name);
+    if (!name[0]) {
+        return errors_set(e, 400, "invalid_json", NULL, "Integers must fit in 64 bits (signed), line %d column %d",
+                          je->line, je->column);
+    }
+    return errors_set(e, 400, "invalid_json", name, "'%s': integers must fit in 64 bits (signed)", name);
+}
+
 int request_parse(struct request *r, bool chat, const char *body, size_t len_bytes, const struct sampling *defaults,
                   struct api_error *e) {
     *r = (struct request){.chat = chat, .n = 1, .sampling = *defaults};
@@ -377,10 +409,7 @@ int request_parse(struct request *r, bool chat, const char *body, size_t len_byt
     }
     json_error_t je;
     r->root = json_loadb(body, len_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &je);
-    if (!r->root) {
-        return errors_set(e, 400, "invalid_json", NULL, "The body is not valid JSON, line %d column %d: %s", je.line,
-                          je.column, je.text);
-    }
+    if (!r->root) return not_json(body, len_bytes, &je, e);
     int rc = take_all(r, e);
     if (rc) request_fini(r);
     return rc;

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "os/clock.h"
+#include "os/hostport.h"
 #include "os/random.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -29,18 +30,14 @@ static void prepare_run(void *arg) {
     while ((a = queue_pop(&g->jobs, QUEUE_FOREVER)) != NULL) answer_prepare(a);
 }
 
-// "127.0.0.1:8080", "[::1]:0", "localhost:8080". The caller frees *found.
+// "127.0.0.1:8080", "[::1]:0", "localhost:8080", ":8080" (every address). The caller frees *found.
 static int resolve(const char *listen_addr, struct addrinfo **found, struct err *e) {
-    char host[256];
-    const char *colon = strrchr(listen_addr, ':');
-    size_t len = colon ? (size_t)(colon - listen_addr) : 0;
-    if (!colon || len == 0 || len >= sizeof host || !colon[1]) {
-        return err_set(e, ERR_USAGE, "listen address '%s': must be ADDR:PORT, as in 127.0.0.1:8080", listen_addr);
-    }
-    bool bracketed = listen_addr[0] == '[' && listen_addr[len - 1] == ']';
-    snprintf(host, sizeof host, "%.*s", (int)(bracketed ? len - 2 : len), listen_addr + bracketed);
+    struct hostport hp;
+    char port[8];
+    if (hostport_parse(listen_addr, &hp, e)) return err_prefix(e, "listen address");
+    snprintf(port, sizeof port, "%u", hp.port);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    int rc = getaddrinfo(host, colon + 1, &hints, found);
+    int rc = getaddrinfo(hp.host[0] ? hp.host : NULL, port, &hints, found);
     if (rc == 0) return ERR_OK;
     return err_set(e, ERR_USAGE, "listen address '%s': %s; must be ADDR:PORT, as in 127.0.0.1:8080", listen_addr,
                    gai_strerror(rc));
@@ -70,6 +67,14 @@ static int open_socket(const char *listen_addr, int *fd, uint32_t *port, struct 
         *port = ntohs(bound.any.sa_family == AF_INET6 ? bound.in6.sin6_port : bound.in.sin_port);
     }
     freeaddrinfo(found);
+    return rc;
+}
+
+int gateway_check_listen(const char *listen_addr, struct err *e) {
+    int fd = -1;
+    uint32_t port;
+    int rc = open_socket(listen_addr, &fd, &port, e);
+    if (!rc) close(fd);
     return rc;
 }
 

@@ -16,6 +16,7 @@ static void choice_error_locked(struct answer *a, const struct choice *c) {
     a->failed = true;
     if (c->finish == GEN_FAILED) {
         errors_from(&a->error, c->code, NULL, c->why);
+        a->no_route = c->code == ERR_UNAVAILABLE;
     } else {
         errors_from(&a->error, ERR_CANCELLED, NULL, "the answer was cancelled by the server");
     }

@@ -34,6 +34,21 @@ static int read_configs(struct opened_model *m, struct err *e) {
     return rc;
 }
 
+// Layers that config.json knows nothing of mean that one of the two is not this model's.
+static int check_layers(const struct opened_model *m, struct err *e) {
+    static const char prefix[] = "model.layers.";
+    for (uint32_t i = 0; i < tensors_count(m->tensors); i++) {
+        const char *name = tensors_at(m->tensors, i)->name, *number = name + sizeof prefix - 1;
+        if (strncmp(name, prefix, sizeof prefix - 1) != 0) continue;
+        size_t digits = strspn(number, "0123456789");
+        if (digits > 0 && number[digits] == '.' && strtoul(number, NULL, 10) >= m->hparams.n_layers)
+            return err_set(e, ERR_FORMAT,
+                           "%s: config.json: num_hidden_layers is %u, but there is a layer %.*s (%.100s)", m->path,
+                           m->hparams.n_layers, digits < 20 ? (int)digits : 20, number, name);
+    }
+    return ERR_OK;
+}
+
 int open_model(const char *path, struct opened_model *m, struct err *e) {
     *m = (struct opened_model){0};
     if (!file_exists(path)) return err_set(e, ERR_NOT_FOUND, "%s: no such model file or folder", path);
@@ -47,6 +62,7 @@ int open_model(const char *path, struct opened_model *m, struct err *e) {
     int rc = m->path && m->name ? ERR_OK : err_set(e, ERR_NOMEM, "%s: no memory", path);
     if (!rc) rc = read_configs(m, e);
     if (!rc) rc = tensors_open(path, &m->tensors, e);
+    if (!rc) rc = check_layers(m, e);
     if (rc) open_model_close(m);
     return rc;
 }

@@ -1,5 +1,6 @@
 #include "net/address.h"
 
+#include "os/hostport.h"
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -7,23 +8,16 @@
 #include <string.h>
 
 int address_parse(const char *text, struct sockaddr_storage *ss, socklen_t *len, struct err *e) {
-    char host[256];
-    const char *colon = strrchr(text, ':');
-    size_t n = colon ? (size_t)(colon - text) : 0;
-    const char *start = text;
-    if (n > 2 && text[0] == '[' && text[n - 1] == ']') {
-        start++;
-        n -= 2;
-    }
-    size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
-    if (n == 0 || n >= sizeof host || digits == 0 || digits > 5 || colon[1 + digits])
-        return err_set(e, ERR_USAGE, "address \"%.200s\" is not HOST:PORT", text);
-    memcpy(host, start, n);
-    host[n] = 0;
+    struct hostport hp;
+    char port[8];
+    int rc = hostport_parse(text, &hp, e);
+    if (rc) return err_prefix(e, "address");
+    if (!hp.host[0]) return err_set(e, ERR_USAGE, "address '%.200s' is not HOST:PORT: the host is missing", text);
+    snprintf(port, sizeof port, "%u", hp.port);
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *found = NULL;
-    int rc = getaddrinfo(host, colon + 1, &hints, &found);
-    if (rc || !found) return err_set(e, ERR_NET, "address \"%.200s\": %s", text, gai_strerror(rc));
+    rc = getaddrinfo(hp.host, port, &hints, &found);
+    if (rc || !found) return err_set(e, ERR_NET, "address '%.200s': %s", text, gai_strerror(rc));
     memcpy(ss, found->ai_addr, found->ai_addrlen);
     *len = found->ai_addrlen;
     freeaddrinfo(found);

@@ -151,7 +151,7 @@ int file_mkdir_all(const char *path, mode_t mode, struct err *e) {
 
 bool file_exists(const char *path) {
     struct stat st;
-    return stat(path, &st) == 0;
+    return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 bool file_is_dir(const char *path) {

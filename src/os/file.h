@@ -28,7 +28,8 @@ int file_mkdir_all(const char *path, mode_t mode, struct err *e) MUST_CHECK;
 // Removes path and everything below it, without following links; what cannot be removed stays.
 void file_remove_tree(const char *path);
 
-bool file_exists(const char *path); // of any kind
+// Of any kind; also what cannot be looked at, or a link that leads nowhere: opening it tells why.
+bool file_exists(const char *path);
 bool file_is_dir(const char *path);
 // Joins folder and name with one '/'. ERR_LIMIT if it does not fit.
 int file_join(char *out, size_t out_bytes, const char *folder, const char *name, struct err *e) MUST_CHECK;

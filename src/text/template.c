@@ -176,21 +176,29 @@ int chat_template_new(const char *template_text, const char *tokenizer_config, c
     return rc;
 }
 
+static int read_text(const char *path, size_t max_bytes, char **text, struct err *e) {
+    size_t n;
+    int rc = file_read(path, max_bytes, text, &n, e);
+    if (rc || strlen(*text) == n) return rc;
+    rc = err_set(e, ERR_FORMAT, "%s: a NUL at byte %zu: this is no text", path, strlen(*text));
+    free(*text);
+    *text = NULL;
+    return rc;
+}
+
 static int read_from(const char *model_dir, const char *name, char **text, struct err *e) {
     char path[LIMIT_PATH];
-    size_t n;
     int rc = file_join(path, sizeof path, model_dir, name, e);
-    return rc ? rc : file_read(path, LIMIT_CONFIG_BYTES * 16, text, &n, e);
+    return rc ? rc : read_text(path, LIMIT_CONFIG_BYTES * 16, text, e);
 }
 
 int chat_template_open(const char *model_dir, const char *override_path, const struct tokenizer *t,
                        const struct chat_template_options *options, struct chat_template **ct, struct err *e) {
     char *text = NULL, *config = NULL;
-    size_t n;
     int rc = read_from(model_dir, "tokenizer_config.json", &config, e);
     if (rc == ERR_NOT_FOUND) rc = ERR_OK;
     if (!rc && override_path)
-        rc = file_read(override_path, LIMIT_CONFIG_BYTES, &text, &n, e);
+        rc = read_text(override_path, LIMIT_CONFIG_BYTES, &text, e);
     else if (!rc && (rc = read_from(model_dir, "chat_template.jinja", &text, e)) == ERR_NOT_FOUND)
         rc = ERR_OK;
     if (!rc) {

@@ -126,10 +126,13 @@ bad_flag --kv run "$MODEL" -p A --kv f32
 bad_flag --isa run "$MODEL" -p A --isa neon
 bad_flag --device run "$MODEL" -p A --device cuda:0
 bad_flag --context run "$MODEL" -p A --context 0
+bad_flag --context serve "$MODEL" --context 1
 bad_flag --context run "$MODEL" -p A --context 8193
 bad_flag --chunk run "$MODEL" -p A --chunk 0
 bad_flag --chunk run "$MODEL" -p A --chunk 4096
 bad_flag --memory run "$MODEL" -p A --memory lots
+bad_flag --memory run "$MODEL" -p A --memory 0
+bad_flag --memory run "$MODEL" -p A --memory 4e9G
 bad_flag --think run "$MODEL" -p A --think
 bad_flag --stop run "$MODEL" --ids "$WORK/ids" --stop A
 bad_flag --json run "$MODEL" -p A --json=yes
@@ -139,8 +142,24 @@ bad_flag -p run "$MODEL" -p ''
 bad_flag MODEL run -p A
 bad_flag more run "$MODEL" -p A more
 bad_flag frobnicate frobnicate
+BROKEN=$'\xff'
+bad_flag -p run "$MODEL" -p "$BROKEN"
+bad_flag --chat run "$MODEL" --chat "$BROKEN"
+bad_flag --system chat --system "$BROKEN"
+bad_flag --model chat --model "$BROKEN"
+bad_flag -p chat -p "$BROKEN"
 bad_flag --join node
+for address in 'a b:99999' a:0 ::1:77 $'a\nb:1' a:65536 ':7701' 'a: 1' nothing; do
+    bad_flag --address token create --address "$address"
+    bad_flag "nor HOST:PORT" node --join "$address"
+done
+bad_flag "--join: the token" node --join loom1-abc
 bad_flag --address token create
+bad_flag --node-timeout serve "$MODEL" --node-timeout 399
+bad_flag --cluster serve "$MODEL" --listen 127.0.0.1:0 --cluster 7701
+bad_flag 99999 serve "$MODEL" --listen 127.0.0.1:99999
+bad_flag --context bench "$MODEL" --context 100
+bad_flag "-p and -g" bench "$MODEL" -p 8192 -g 1
 bad_flag token token
 bad_flag MODEL serve
 bad_flag MODEL bench
@@ -174,6 +193,17 @@ broken model-00002 "a shard is missing" rm model-00002-of-00002.safetensors
 broken model-00002 "a shard is cut off" truncate -s 9000000 model-00002-of-00002.safetensors
 broken model-00001 "a shard is not one" sh -c 'echo hello >model-00001-of-00002.safetensors'
 broken index.json "the index is not JSON" sh -c 'echo "{" >model.safetensors.index.json'
+broken "num_hidden_layers is 11, but there is a layer 11" "more layers than config.json says" sh -c 'python3 - <<END
+import json
+d = json.load(open("config.json"))
+d["num_hidden_layers"] = 11
+d.pop("layer_types", None)
+json.dump(d, open("config.json", "w"))
+END'
+broken "generation_config.json" "a link in a circle" sh -c 'rm generation_config.json; ln -s generation_config.json .'
+broken "model.safetensors" "weights behind a link in a circle" ln -s model.safetensors .
+broken "vocab_size of config.json is 8192" "a token without a row" \
+    sed -i 's/"id": 3750,/"id": 9000,/' tokenizer.json
 broken tokenizer.json "no tokenizer.json" rm tokenizer.json
 broken tokenizer.json "tokenizer.json cut off" truncate -s 1000 tokenizer.json
 broken template "no chat template" sh -c 'rm chat_template.jinja; python3 - <<END
@@ -183,11 +213,58 @@ d.pop("chat_template", None)
 json.dump(d, open("tokenizer_config.json", "w"))
 END'
 broken "chat template" "a template with a mistake" sh -c 'echo "{% for %}" >chat_template.jinja'
+broken "rendered nothing" "a template that renders nothing" sh -c 'echo -n "{{ \"\" }}" >chat_template.jinja'
+broken "a template's own words" "a template that refuses" sh -c 'echo "{{ raise_exception(\"a template'"'"'s own words\") }}" >chat_template.jinja'
+broken "NUL" "a template with a NUL" sh -c 'printf "a\\0b" >chat_template.jinja'
 echo '[1, 2' >"$WORK/bad_ids"
 ok "ids that are not JSON" refused 1 bad_ids "$LOOM" run "$MODEL" --ids "$WORK/bad_ids"
 echo '[1, 8192]' >"$WORK/bad_ids"
 ok "an id over the vocabulary" refused 1 8191 "$LOOM" run "$MODEL" --ids "$WORK/bad_ids"
 ok "no room for the model" refused 1 memory "$LOOM" run "$MODEL" -p A --memory 1M
+
+say "an output that cannot be written"
+unwritten() { # COMMAND...: exit code 1 and one line about stdout
+    local rc
+    timeout 60 "$LOOM" "$@" >/dev/full 2>"$WORK/err"
+    rc=$?
+    [ "$rc" -eq 1 ] && one_line "$WORK/err" && grep -q stdout "$WORK/err"
+}
+closed() {
+    local rc
+    timeout 60 "$LOOM" "$@" >&- 2>"$WORK/err"
+    rc=$?
+    [ "$rc" -eq 1 ] && one_line "$WORK/err" && grep -q stdout "$WORK/err"
+}
+for how in unwritten closed; do
+    ok "$how: --version" $how --version
+    ok "$how: --help" $how --help
+    ok "$how: run" $how run "$MODEL" -p "$STORY" -n 4
+    ok "$how: run --json" $how run "$MODEL" -p "$STORY" -n 4 --json
+    ok "$how: inspect" $how inspect "$MODEL"
+done
+timeout 60 "$LOOM" run "$MODEL" -p "$STORY" -n 0 --temp 1 --seed 1 2>"$WORK/err" | head -c 1 >"$WORK/out"
+ok "run ends when nobody reads" equal 1 "${PIPESTATUS[0]}"
+"$LOOM" logits "$MODEL" --ids "$WORK/ids" --out "$WORK/logits" && cp "$WORK/logits" "$WORK/logits.old"
+ok "logits" test -s "$WORK/logits"
+ok "logits to a device" refused 1 --out "$LOOM" logits "$MODEL" --ids "$WORK/ids" --out /dev/full
+(ulimit -f 8; trap '' XFSZ; refused 1 --out "$LOOM" logits "$MODEL" --ids "$WORK/ids" --out "$WORK/logits")
+ok "logits that did not fit" equal 0 $?
+ok "the old file stays, and nothing beside it" equal logits,logits.old \
+    "$(cmp "$WORK/logits" "$WORK/logits.old" && cd "$WORK" && printf '%s\n' logits* | paste -sd,)"
+
+say "a port that is taken"
+python3 -c 'import socket, time
+s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(); print(s.getsockname()[1], flush=True); time.sleep(600)' >"$WORK/port" &
+TAKER=$!
+within 10 test -s "$WORK/port"
+ok "is told before the model is looked at" refused 1 "$(cat "$WORK/port")" \
+    "$LOOM" serve nowhere --listen "127.0.0.1:$(cat "$WORK/port")"
+kill "$TAKER"
+
+say "the end of a terminal"
+serve hung "$MODEL"
+end hung HUP
+ok "SIGHUP ends serve like SIGTERM" equal 0 "$RC"
 
 say "help and the rest"
 for command in run serve node chat demo status token inspect logits eval bench; do
@@ -206,4 +283,10 @@ import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
 need = {"prefill_tps", "decode_tps", "batch", "threads", "gb_s", "tops", "read_gb_s", "peak_tops"}
 print([r["batch"] for r in rows if need <= set(r)])' "$WORK/out")"
+"$LOOM" bench "$MODEL" -p 3 -g 1 --json >"$WORK/out" 2>"$WORK/err"
+ok "bench with a prompt of three tokens" one_line "$WORK/out"
+echo '[{"messages": [{"role": "king"}], "expected": "x"}]' >"$WORK/asked.json"
+cp -r "$MODEL" "$WORK/silent"
+echo -n '{{ "" }}' >"$WORK/silent/chat_template.jinja"
+ok "eval with a template that renders nothing" refused 1 "rendered nothing" "$LOOM" eval "$WORK/silent" "$WORK/asked.json"
 finish

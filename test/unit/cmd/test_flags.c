@@ -28,6 +28,7 @@ static const struct flag table[] = {{"--bool", FLAG_BOOL, &v.b, 0, 0, "", "", ""
                                     {"--seed", FLAG_I64, &v.i, 0, 9.2e18, "S", "", ""},
                                     {"--float", FLAG_F64, &v.f, 0, 2, "F", "", ""},
                                     {"--memory", FLAG_BYTES, &v.bytes, 0, 0, "SIZE", "", ""},
+                                    {"--cache", FLAG_BYTES, &v.bytes, 1 << 20, 0, "SIZE", "", ""},
                                     {"--split", FLAG_U32S, &v.list, 0, 0, "4,4", "", ""},
                                     {"--stop", FLAG_STRINGS, &v.strings, 0, 0, "TEXT", "", ""},
                                     {0}};
@@ -68,13 +69,17 @@ static void sizes_have_units(void **state) {
     static const struct {
         const char *text;
         uint64_t bytes;
-    } good[] = {{"4096", 4096}, {"1k", 1024}, {"1.5G", 3ull << 29}, {"2GiB", 2ull << 30}, {"3MB", 3ull << 20}};
+    } good[] = {{"4096", 4096},       {"1k", 1024},        {"1.5G", 3ull << 29},
+                {"2GiB", 2ull << 30}, {"3MB", 3ull << 20}, {"1024T", 1ull << 50}};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         assert_int_equal(PARSE("--memory", good[i].text), ERR_OK);
         assert_int_equal(v.bytes, good[i].bytes);
     }
-    static const char *const bad[] = {"", "G", "-1", "8GG", "8X", "1e30", "nan"};
+    static const char *const bad[] = {"", "G", "-1", "8GG", "8X", "1e30", "nan", "inf", "2000T", "1e15T"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_int_equal(PARSE("--memory", bad[i]), ERR_USAGE);
+    assert_int_equal(PARSE("--cache", "0"), ERR_USAGE);
+    assert_non_null(strstr(e.text, "at least 1024K"));
+    assert_int_equal(PARSE("--cache", "1M"), ERR_OK);
 }
 
 static void what_is_wrong_is_named(void **state) {
@@ -147,11 +152,40 @@ static void the_language_follows_the_environment(void **state) {
     assert_string_equal(flags_text("yes", "是"), "yes");
 }
 
+// What flags_fail prints for text, with its exit code in *code.
+static void told(int err_code, const char *text, int *code, char out[200]) {
+    int saved = dup(STDERR_FILENO), ends[2];
+    assert_int_equal(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    err_set(&e, err_code, "%s", text);
+    *code = flags_fail(&command, &e);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    close(ends[1]);
+    ssize_t n = read(ends[0], out, 199);
+    assert_true(n > 0);
+    out[n] = 0;
+    close(ends[0]);
+}
+
+static void an_error_is_one_line_of_text(void **state) {
+    (void)state;
+    char out[200];
+    int code;
+    told(ERR_FORMAT, "tensor \033[31ma\nb\x7f\t\xe7\xbb\x87", &code, out);
+    assert_int_equal(code, EXIT_FAILED);
+    assert_string_equal(out, "loom test: tensor ?[31ma?b??\xe7\xbb\x87\n");
+    told(ERR_USAGE, "a\rb", &code, out);
+    assert_int_equal(code, EXIT_USAGE);
+    assert_string_equal(out, "loom test: a?b (loom test --help)\n");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_is_read),     cmocka_unit_test(sizes_have_units),
-        cmocka_unit_test(what_is_wrong_is_named), cmocka_unit_test(a_list_has_a_limit),
-        cmocka_unit_test(a_file_gives_the_same),  cmocka_unit_test(the_language_follows_the_environment),
+        cmocka_unit_test(every_kind_is_read),           cmocka_unit_test(sizes_have_units),
+        cmocka_unit_test(what_is_wrong_is_named),       cmocka_unit_test(a_list_has_a_limit),
+        cmocka_unit_test(a_file_gives_the_same),        cmocka_unit_test(the_language_follows_the_environment),
+        cmocka_unit_test(an_error_is_one_line_of_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

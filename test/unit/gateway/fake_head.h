@@ -29,6 +29,7 @@ struct fake_head {
     int32_t end;
     uint32_t hold_after;  // sends no more than so many tokens
     uint32_t fail_after;  // GEN_FAILED instead of token number fail_after; UINT32_MAX: never
+    int fail_code;        // of that GEN_FAILED
     int submit_code;      // what submit answers, unless 0
     uint32_t submit_left; // requests that are still taken before submit_code
     bool ready;
@@ -81,7 +82,7 @@ static inline bool fake_next(const struct fake_head *f, struct fake_live *l, str
     }
     if (l->n_sent >= f->fail_after) {
         ev->finish = GEN_FAILED;
-        ev->code = ERR_UNAVAILABLE;
+        ev->code = f->fail_code;
         ev->text = "no node is left";
         return true;
     }
@@ -140,6 +141,7 @@ static inline void fake_init(struct fake_head *f) {
     f->tick_us = 200;
     f->end = -1;
     f->fail_after = f->hold_after = UINT32_MAX;
+    f->fail_code = ERR_UNAVAILABLE;
     f->ready = true;
     struct err e;
     ASSERT(thread_start(&f->thread, "fake-head", fake_run, f, &e) == ERR_OK);

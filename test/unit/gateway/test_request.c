@@ -91,7 +91,12 @@ static const struct refused {
     {true, CHAT(",\"model\":\"m\""), "", "invalid_json"},
     {true, CHAT(",\"user\":\"\\ud800\""), "", "invalid_json"},
     {true, CHAT(",\"user\":\"\xff\""), "", "invalid_json"},
-    {true, CHAT(",\"seed\":18446744073709551615"), "", "invalid_json"},
+    {true, CHAT(",\"seed\":18446744073709551615"), "seed", "invalid_json"},
+    {true, CHAT(",\"seed\" :\n -9223372036854775809 "), "seed", "invalid_json"},
+    {false, COMP(",\"stop\":[9223372036854775808]"), "", "invalid_json"},
+    {true, "9223372036854775808", "", "invalid_json"},
+    {true, CHAT(",\"a\\u0062\":9223372036854775808"), "", "invalid_json"},
+    {true, CHAT(",\"temperature\":1e400"), "", "invalid_json"},
     {true, "[]", "", "invalid_type"},
     {true, "7", "", "invalid_type"},
     {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}", "model", "missing_required_parameter"},
@@ -160,6 +165,8 @@ static void test_refused(void **state) {
         if (e.status != 400 || strcmp(e.code, refused[i].code) != 0 || strcmp(e.param, refused[i].param) != 0) {
             fail_msg("%s: %d %s %s: %s", refused[i].body, e.status, e.code, e.param, e.message);
         }
+        bool large = strstr(refused[i].body, "922337203685477580") || strstr(refused[i].body, "18446744073709551615");
+        assert_int_equal(large, strstr(e.message, "must fit in 64 bits (signed)") != NULL);
         assert_null(r.root);
     }
 }

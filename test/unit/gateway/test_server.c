@@ -77,6 +77,12 @@ static void test_errors(void **state) {
     expect_error("/v1/completions", "{\"model\":\"demo\",\"prompt\":[]}", 400, "invalid_value", "empty");
     expect_error("/v1/completions", "{\"model\":\"demo\",\"prompt\":[1,99999999]}", 400, "invalid_value", "entry 1");
     expect_error("/v1/completions", "{\"model\":\"demo\",\"prompt\":[\"a\",5]}", 400, "invalid_type", "entry 1");
+    expect_error("/v1/completions", "{\"model\":\"demo\",\"prompt\":[[1],[2],[3,-1]]}", 400, "invalid_value",
+                 "'prompt[2]': entry 1");
+    expect_error("/v1/completions", "{\"model\":\"demo\",\"prompt\":[\"a\",\"\"]}", 400, "invalid_value",
+                 "'prompt[1]' has no tokens");
+    expect_error("/v1/completions", "{\"model\":\"demo\",\"prompt\":[[1],[2,3]],\"max_tokens\":511}", 400,
+                 "context_length_exceeded", "2 in the prompt[1]");
     expect_error("/v1/completions", "{\"model\":\"demo\",\"prompt\":[1,2,3],\"max_tokens\":510}", 400,
                  "context_length_exceeded", "512 tokens, but 513");
     char body[8192] = "{\"model\":\"demo\",\"prompt\":[1";
@@ -85,6 +91,12 @@ static void test_errors(void **state) {
     expect_error("/v1/completions", body, 400, "context_length_exceeded", "512 in the prompt");
     expect_error("/v1/chat/completions", "{\"model\":\"demo\",\"messages\":[{\"role\":\"bad\",\"content\":\"\"}]}", 400,
                  "invalid_value", "bad");
+    json_t *j = fx_ask("/v1/chat/completions",
+                       "{\"model\":\"demo\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],"
+                       "\"chat_template_kwargs\":{\"messages\":[]}}",
+                       400);
+    assert_string_equal(fx_string(j, "error.param"), "chat_template_kwargs");
+    json_decref(j);
     assert_int_equal(fx.head.n_submitted, 0);
 }
 
@@ -292,13 +304,23 @@ static void test_bad_address(void **state) {
     struct err e;
     struct gateway_config c = fx.config;
     char taken[32];
-    c.listen_addr = "localhost";
-    assert_int_equal(gateway_new(&c, &g, &e), ERR_USAGE);
+    static const char *const bad[] = {"localhost", "127.0.0.1:99999", "127.0.0.1: 80", "127.0.0.1:http", "::1:0"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        c.listen_addr = bad[i];
+        assert_int_equal(gateway_new(&c, &g, &e), ERR_USAGE);
+        assert_int_equal(gateway_check_listen(bad[i], &e), ERR_USAGE);
+    }
+    assert_int_equal(gateway_check_listen(":0", &e), ERR_OK);
     snprintf(taken, sizeof taken, "127.0.0.1:%u", fx.port);
     c.listen_addr = taken;
     assert_int_equal(gateway_new(&c, &g, &e), ERR_NET);
     assert_non_null(strstr(e.text, taken));
+    assert_int_equal(gateway_check_listen(taken, &e), ERR_NET);
     assert_null(g);
+    fx_stop(NULL);
+    assert_int_equal(gateway_check_listen(taken, &e), ERR_OK);
+    assert_int_equal(gateway_check_listen(taken, &e), ERR_OK); // the first did not keep the port
+    fx_start(NULL);
 }
 
 int main(void) {

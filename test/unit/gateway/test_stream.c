@@ -247,6 +247,20 @@ static void set_head(uint32_t hold_after, uint32_t fail_after) {
     pthread_mutex_unlock(&fx.head.lock);
 }
 
+// A head that gives up before the first byte knows when to come back; other failures say a second.
+static void expect_retry(const char *body, int code, const char *want) {
+    struct response r;
+    char value[64] = "";
+    pthread_mutex_lock(&fx.head.lock);
+    fx.head.fail_code = code;
+    pthread_mutex_unlock(&fx.head.lock);
+    json_decref(fx_post("/v1/completions", body, &r));
+    assert_int_equal(r.status, 503);
+    http_header(&r, "Retry-After", value, sizeof value);
+    assert_string_equal(value, want);
+    http_fini(&r);
+}
+
 static void test_failures(void **state) {
     (void)state;
     fx_script("a b c d e f g h", false);
@@ -254,7 +268,9 @@ static void test_failures(void **state) {
     json_t *j = fx_ask("/v1/completions", COMP(",\"stream\":true"), 503); // nothing was sent yet: a status of its own
     assert_string_equal(fx_string(j, "error.message"), "no node is left");
     json_decref(j);
-    json_decref(fx_ask("/v1/completions", COMP(""), 503));
+    expect_retry(COMP(""), ERR_UNAVAILABLE, "7");
+    expect_retry(COMP(",\"stream\":true"), ERR_UNAVAILABLE, "7");
+    expect_retry(COMP(",\"stream\":true"), ERR_LIMIT, "1");
     set_head(UINT32_MAX, 3);
     json_decref(fx_ask("/v1/completions", COMP(""), 503));
     struct said *s = ask_stream("/v1/completions", COMP(",\"stream\":true"));

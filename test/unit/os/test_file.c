@@ -132,9 +132,28 @@ static void joins_paths(void **state) {
     assert_false(file_exists("/dev/null/x"));
 }
 
+// A link in a circle, or to nowhere, is something that is wrong, not something that is not there.
+static void what_cannot_be_opened_exists(void **state) {
+    (void)state;
+    struct err e;
+    char *data;
+    size_t n;
+    assert_int_equal(symlink("circle", in_folder("circle")), 0);
+    assert_true(file_exists(in_folder("circle")));
+    assert_int_equal(file_read(in_folder("circle"), 10, &data, &n, &e), ERR_IO);
+    assert_int_equal(symlink("nowhere", in_folder("astray")), 0);
+    assert_true(file_exists(in_folder("astray")));
+    assert_false(file_exists(in_folder("nowhere")));
+    assert_int_equal(file_write(in_folder("plain"), "", 0, 0600, &e), ERR_OK);
+    assert_false(file_exists(in_folder("plain/below")));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(reading_has_a_maximum),
-        cmocka_unit_test(failed_write_leaves_the_old), cmocka_unit_test(maps_files), cmocka_unit_test(joins_paths)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_written_is_read),
+                                       cmocka_unit_test(reading_has_a_maximum),
+                                       cmocka_unit_test(failed_write_leaves_the_old),
+                                       cmocka_unit_test(maps_files),
+                                       cmocka_unit_test(joins_paths),
+                                       cmocka_unit_test(what_cannot_be_opened_exists)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

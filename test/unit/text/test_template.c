@@ -138,6 +138,9 @@ static void files_of_a_model(void **state) {
         renders(ct, USER "}", NULL, (const char *const[]){"C", "J", "M"}[i]);
         chat_template_free(ct);
     }
+    assert_int_equal(file_write(path, "M\0N", 3, 0600, NULL), 0);
+    assert_int_equal(chat_template_open(dir, path, t, NULL, &ct, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "NUL at byte 1"));
     assert_int_equal(chat_template_open(dir, "/nonexistent", t, NULL, &ct, &e), ERR_NOT_FOUND);
     for (size_t i = 0; i < 3; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
@@ -175,6 +178,20 @@ static void encoded(const char *text, const char *body, const char *want_text, s
     for (size_t i = 0; i < ids.n; i++) n += tokenizer_is_special(t, ids.data[i]);
     assert_int_equal(n, n_special);
     chat_prompt_fini(&p);
+    ids_fini(&ids);
+    chat_template_free(ct);
+}
+
+static void a_prompt_has_text(void **state) {
+    (void)state;
+    struct chat_template *ct = load("{{ '' }}", NULL, 0);
+    struct chat_prompt p = {0};
+    struct ids ids;
+    struct err e = {0};
+    ids_init(&ids, 100);
+    assert_int_equal(chat_encode(t, ct, USER "}", strlen(USER "}"), NULL, true, &ids, &p, &e), ERR_USAGE);
+    assert_string_equal(e.text, "the chat template rendered nothing");
+    assert_null(p.text);
     ids_fini(&ids);
     chat_template_free(ct);
 }
@@ -352,6 +369,7 @@ int main(void) {
         cmocka_unit_test(files_of_a_model),
         cmocka_unit_test(lists_of_parts),
         cmocka_unit_test(text_of_a_client_is_text),
+        cmocka_unit_test(a_prompt_has_text),
         cmocka_unit_test(requests_at_fault),
         cmocka_unit_test(hostile_templates),
         cmocka_unit_test(a_dead_helper_is_replaced),
