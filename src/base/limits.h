@@ -32,7 +32,7 @@ enum {
     LIMIT_CHUNK_BYTES = 1 << 20,   // bytes of a tensor in one frame
     LIMIT_ASK_TENSORS = 256,       // tensors of one question about the manifest
     LIMIT_BULK_ASKS = 8,           // questions of one bulk link that wait for their answer
-    LIMIT_LINKS = 256,             // connections that a listener holds
+    LIMIT_LINKS = 256,             // proven connections that a listener holds
     LIMIT_JOIN_TOKENS = 1024,      // join tokens that are not used up
     LIMIT_TOKEN_BYTES = 4096,      // bytes that one token stands for
     LIMIT_PROMPT_BYTES = 32 << 20, // a rendered prompt; the text of one call to the tokenizer
@@ -46,6 +46,8 @@ enum {
     LIMIT_HTTP_BODIES = 256 << 20, // bytes of all request bodies in memory
     LIMIT_JSON_VALUES = 2 << 20,   // of one request body
     LIMIT_JSON_CONTAINERS = 1 << 17,
-    LIMIT_ANSWER_CHOICES = 128,   // prompts of one request times n
-    LIMIT_ANSWER_BYTES = 64 << 20 // text of one choice that is not streamed
+    LIMIT_ANSWER_CHOICES = 128,    // prompts of one request times n
+    LIMIT_ANSWER_BYTES = 64 << 20, // text of one choice that is not streamed
+    LIMIT_LINKS_UNPROVEN = 128,    // connections of a listener that have not proven who they are
+    LIMIT_LINKS_OF_HOST = 16       // of them from one address
 };

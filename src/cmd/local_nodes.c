@@ -15,7 +15,7 @@
 #include "os/clock.h"
 #include "os/file.h"
 
-enum { RESTART_US = 1000000, LEAVE_MS = 3000, MAX_ARGS = 24 };
+enum { RESTART_US = 1000000, LEAVE_MS = 3000, MAX_ARGS = 24, TOKEN_TTL_S = 600, TOKEN_USES = 1000 };
 
 struct one {
     pid_t pid; // 0: not running
@@ -26,9 +26,32 @@ struct one {
 
 struct local_nodes {
     struct local_nodes_config config;
-    char token[512], threads[16], memory[32];
+    char token[TOKEN_TEXT_MAX], threads[16], memory[32];
+    uint64_t token_us; // when it was made
     struct one node[LIMIT_NODES];
 };
+
+static void revoke_token(struct local_nodes *l) {
+    struct err e;
+    if (l->token[0] && token_revoke(l->config.state_dir, l->token, &e)) LOG_D("serve", "%s", e.text);
+    l->token[0] = 0;
+}
+
+// A node needs a token when it has no certificate yet, or lost it. One token serves all of them, for a short time, and
+// a new one takes its place when a node starts after half of that.
+static int renew_token(struct local_nodes *l, struct err *e) {
+    char address[64], fresh[TOKEN_TEXT_MAX];
+    uint64_t now_us = clock_now_us();
+    if (l->token[0] && now_us - l->token_us < TOKEN_TTL_S / 2 * 1000000ull) return ERR_OK;
+    snprintf(address, sizeof address, "127.0.0.1:%u", l->config.head_port);
+    struct token_wish w = {.address = address, .uses = TOKEN_USES, .ttl_s = TOKEN_TTL_S};
+    int rc = token_create(l->config.state_dir, &w, fresh, sizeof fresh, e);
+    if (rc) return rc;
+    revoke_token(l);
+    memcpy(l->token, fresh, sizeof fresh);
+    l->token_us = now_us;
+    return ERR_OK;
+}
 
 static int start_one(struct local_nodes *l, struct one *n, struct err *e) {
     const char *args[MAX_ARGS] = {"loom",    "node",       "--join",   l->token,      "--once",   "--name", n->name,
@@ -44,6 +67,8 @@ static int start_one(struct local_nodes *l, struct one *n, struct err *e) {
     }
     if (l->config.verbose) args[k++] = "--verbose";
     if (l->config.quiet) args[k++] = "--quiet";
+    int rc = renew_token(l, e);
+    if (rc) return rc;
     pid_t parent = getpid(), pid = fork();
     if (pid < 0) return err_set(e, ERR_IO, "cannot start %s: no more processes", n->name);
     if (pid) {
@@ -67,13 +92,9 @@ int local_nodes_start(const struct local_nodes_config *c, struct local_nodes **o
     struct local_nodes *l = calloc(1, sizeof *l);
     if (!l) return err_set(e, ERR_NOMEM, "no memory for the local nodes");
     l->config = *c;
-    char address[64];
-    snprintf(address, sizeof address, "127.0.0.1:%u", c->head_port);
     snprintf(l->threads, sizeof l->threads, "%u", c->threads);
     snprintf(l->memory, sizeof l->memory, "%llu", (unsigned long long)c->memory_bytes);
-    // Each start of a node may need the token again: its folder could have been lost.
-    struct token_wish w = {.address = address, .uses = 1000000, .ttl_s = 10 * 365 * 86400ull};
-    int rc = token_create(c->state_dir, &w, l->token, sizeof l->token, e);
+    int rc = ERR_OK;
     for (uint32_t i = 0; i < c->n && !rc; i++) {
         struct one *n = &l->node[i];
         snprintf(n->name, sizeof n->name, "node-%u", i);
@@ -129,5 +150,6 @@ void local_nodes_stop(struct local_nodes *l) {
             break;
         }
     }
+    revoke_token(l);
     free(l);
 }

@@ -3,6 +3,8 @@
 #include "base/log.h"
 #include "compute/selftest.h"
 #include "net/address.h"
+#include "net/lock.h"
+#include "os/clock.h"
 #include "os/random.h"
 
 #include <stdio.h>
@@ -27,8 +29,9 @@ static void lose(struct peer *p, const char *why) {
     k->handlers.lost(k->handlers.arg, id, why);
 }
 
-void links_refuse(struct peer *p, const char *why) {
-    link_send_control(p->link, (struct frame_header){.type = FRAME_REFUSED}, control_put_text(p->links->control, why));
+void links_refuse(struct peer *p, const char *why, bool retry) {
+    link_send_control(p->link, (struct frame_header){.type = FRAME_REFUSED},
+                      control_put_refused(p->links->control, why, retry));
     link_finish(p->link);
     lose(p, why);
 }
@@ -77,8 +80,9 @@ static void on_heartbeat(struct peer *p, const struct link_frame *f, struct err 
         return;
     }
     p->info.memory_used_bytes = m.memory_used_bytes;
-    p->info.slots_used = m.slots_used;
-    p->info.blocks_used = m.blocks_used;
+    bool current = f->h.epoch == p->info.epoch; // else it tells of a stage that it is about to give up
+    p->info.slots_used = current ? m.slots_used : 0;
+    p->info.blocks_used = current ? m.blocks_used : 0;
     p->info.steps = m.steps;
     p->info.busy_us = m.busy_us;
     p->info.rtt_ms = (double)m.rtt_us / 1000;
@@ -106,6 +110,7 @@ static void on_node_frame(struct peer *p, const struct link_frame *f) {
     struct links *k = p->links;
     char why[CONTROL_TEXT_MAX];
     struct err e;
+    p->heard_us = clock_now_us();
     switch (f->h.type) {
     case FRAME_TOKENS:
         on_tokens(p, f, &e);
@@ -211,7 +216,9 @@ static int open_links(struct links *k, const struct links_config *c, struct err 
     k->control = control_new();
     k->state_dir = strdup(c->state_dir);
     if (!k->control || !k->state_dir) return err_set(e, ERR_NOMEM, "links: no memory");
-    int rc = own_selftest(k, e);
+    int rc = lock_take(c->state_dir, "head.lock", false, &k->lock, e);
+    if (rc == ERR_UNAVAILABLE) return err_set(e, rc, "%s: another head runs with this state folder", c->state_dir);
+    if (!rc) rc = own_selftest(k, e);
     if (!rc) rc = serve_init(&k->serve, c->model.tensors, e);
     if (!rc) rc = ca_open(c->state_dir, &k->ca, e);
     if (!rc) rc = ident_new_head(k->ca, &k->ident, e);
@@ -231,6 +238,7 @@ int links_new(struct loop *l, const struct links_config *c, const struct links_h
     k->model = c->model;
     k->heartbeat_us = c->heartbeat_us;
     k->next_id = 1;
+    k->lock = -1;
     list_init(&k->peers);
     map_init(&k->nodes, LIMIT_NODES, random_u64());
     int rc = open_links(k, c, e);
@@ -244,13 +252,13 @@ int links_new(struct loop *l, const struct links_config *c, const struct links_h
 
 void links_free(struct links *k) {
     if (!k) return;
-    listener_free(k->listener);
     LIST_EACH(it, &k->peers) {
         struct peer *p = LIST_ENTRY(it, struct peer, all);
         link_close(p->link);
         forget(p);
         free(p);
     }
+    listener_free(k->listener); // and those that are still shaking hands
     loop_watch_free(k->answers);
     serve_fini(&k->serve);
     tls_free(k->tls);
@@ -259,6 +267,7 @@ void links_free(struct links *k) {
     map_fini(&k->nodes);
     control_free(k->control);
     free(k->state_dir);
+    lock_release(k->lock);
     free(k);
 }
 
@@ -319,6 +328,7 @@ uint32_t links_nodes(const struct links *k, struct links_node *out, uint32_t max
         const struct peer *p = LIST_ENTRY(it, const struct peer, all);
         if (p->kind != PEER_NODE) continue;
         out[n] = p->info;
+        if (p->info.epoch != k->key_epoch) out[n].blocks_used = out[n].slots_used = 0; // the route goes without it
         out[n].sent_bytes = link_sent_bytes(p->link);
         out[n++].received_bytes = link_received_bytes(p->link);
     }

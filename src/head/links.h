@@ -40,6 +40,7 @@ struct links_config {
     struct links_model model;
 };
 
+// ERR_UNAVAILABLE: another head has this state_dir.
 int links_new(struct loop *l, const struct links_config *c, const struct links_handlers *h, struct links **out,
               struct err *e) MUST_CHECK;
 void links_free(struct links *k);

@@ -26,7 +26,8 @@ struct peer {
     // PEER_NODE
     struct links_node info;
     uint32_t port;
-    bool is_last; // of the route of info.epoch
+    uint64_t boot, heard_us; // of its process; when its last frame came
+    bool is_last;            // of the route of info.epoch
 };
 
 // A question about weights on its way through the helper thread, and its answer on the way back.
@@ -65,6 +66,7 @@ struct links {
     struct links_handlers handlers;
     struct links_model model;
     char *state_dir;
+    int lock; // on state_dir: one head has it
     uint64_t heartbeat_us, selftest;
     struct ca *ca;
     struct ident *ident;
@@ -84,5 +86,6 @@ struct links {
 void links_enrol(struct peer *p, const struct link_frame *f);
 void links_join(struct peer *p, const struct link_frame *f);
 // links.c
-void links_refuse(struct peer *p, const char *why);   // tells the peer, ends the connection
+// Tells the peer, ends the connection. retry: the peer may come again, later.
+void links_refuse(struct peer *p, const char *why, bool retry);
 void links_nonsense(struct peer *p, const char *why); // ends it without a word; a node is lost with it

@@ -3,9 +3,12 @@
 
 #include "base/log.h"
 #include "net/token.h"
+#include "os/clock.h"
 
 #include <stdio.h>
 #include <string.h>
+
+enum { COPY_SPARE_MS = 500 };
 
 void links_enrol(struct peer *p, const struct link_frame *f) {
     struct links *k = p->links;
@@ -22,7 +25,7 @@ void links_enrol(struct peer *p, const struct link_frame *f) {
     int rc = ca_issue(k->ca, m.csr, m.csr_bytes, answer.cert, &bytes, name, &e);
     if (!rc) rc = token_use(k->state_dir, m.secret, &e);
     if (rc) {
-        links_refuse(p, e.text);
+        links_refuse(p, e.text, false);
         return;
     }
     answer.cert_bytes = (uint32_t)bytes;
@@ -45,19 +48,24 @@ static void reason_against(const struct links *k, const struct peer *p, const st
     else if (m->selftest != k->selftest)
         snprintf(why, why_bytes, "its self-test gives %016lx, the head's %016lx: its numbers would be others",
                  m->selftest, k->selftest);
-    else if (k->nodes.count >= LIMIT_NODES)
-        snprintf(why, why_bytes, "%d nodes are joined already", LIMIT_NODES);
 }
 
-// The same node again: its process was started anew, or its cable was out, and the old connection does not know yet.
-static void drop_older(struct links *k, const struct peer *p) {
+// The node that joined with the same certificate before, or NULL.
+static struct peer *find_older(struct links *k, const struct peer *p) {
     LIST_EACH(it, &k->peers) {
         struct peer *old = LIST_ENTRY(it, struct peer, all);
-        if (old == p || old->kind != PEER_NODE || strcmp(link_peer_name(old->link), link_peer_name(p->link)) != 0)
-            continue;
-        links_nonsense(old, "it joined again");
-        return;
+        if (old != p && old->kind == PEER_NODE && strcmp(link_peer_name(old->link), link_peer_name(p->link)) == 0)
+            return old;
     }
+    return NULL;
+}
+
+// The same process again, or one that took the place of a silent one (it was killed, its cable is out), is the same
+// node, and the old connection does not know yet. But while the older process is heard, this one has a copy of its
+// state folder: let in, the two would throw each other out for ever.
+static bool is_copy(const struct links *k, const struct peer *older, const struct control_join *m) {
+    uint64_t silent_us = clock_now_us() - older->heard_us;
+    return m->boot != older->boot && silent_us < 3 * k->heartbeat_us + COPY_SPARE_MS * 1000ull;
 }
 
 static void send_welcome(struct peer *p) {
@@ -85,22 +93,36 @@ void links_join(struct peer *p, const struct link_frame *f) {
     struct err e;
     char why[256];
     if (control_get_join(k->control, f->control, f->h.control_bytes, &m, &e)) {
-        links_nonsense(p, e.text);
+        LOG_W("links", "%s may not join: %s", link_peer_address(p->link), e.text);
+        links_refuse(p, e.text, false);
         return;
     }
+    struct peer *older = find_older(k, p);
+    bool retry = false;
     reason_against(k, p, &m, why, sizeof why);
+    if (!why[0] && !older && k->nodes.count >= LIMIT_NODES) {
+        snprintf(why, sizeof why, "%d nodes are joined already", LIMIT_NODES);
+        retry = true;
+    } else if (!why[0] && older && is_copy(k, older, &m)) {
+        snprintf(why, sizeof why,
+                 "a node with this certificate is joined already, from %s: each machine needs its own --state",
+                 older->info.address);
+        retry = true;
+    }
     if (why[0]) {
         LOG_W("links", "%s (%s) may not join: %s", m.name, link_peer_address(p->link), why);
-        links_refuse(p, why);
+        links_refuse(p, why, retry);
         return;
     }
-    drop_older(k, p);
+    if (older) links_nonsense(older, "it joined again");
     if (map_put(&k->nodes, p->id, p)) {
-        links_refuse(p, "the head has no memory for it");
+        links_refuse(p, "the head has no memory for it", true);
         return;
     }
     p->kind = PEER_NODE;
     p->port = m.port;
+    p->boot = m.boot;
+    p->heard_us = clock_now_us();
     p->info = (struct links_node){.node = p->id, .memory_bytes = m.memory_bytes};
     snprintf(p->info.name, sizeof p->info.name, "%s", m.name);
     snprintf(p->info.isa, sizeof p->info.isa, "%s", m.isa);

@@ -20,7 +20,7 @@
 enum { SINGLE_IO_BYTES = 256 << 10, UNACKED_MS = 15000 };
 
 static void free_link(struct link *l) {
-    if (l->listener) listener_link_gone(l->listener);
+    listener_link_gone(l);
     loop_timer_free(l->shake);
     loop_timer_free(l->end);
     if (l->bev) {
@@ -38,10 +38,11 @@ static void free_link(struct link *l) {
 }
 
 // Ends the link; closed() follows from the loop, never from inside the call that met the end.
-static void fail(struct link *l, const char *why) {
+void link_fail(struct link *l, const char *why) {
     if (l->ended) return;
     l->ended = true;
     snprintf(l->why, sizeof l->why, "%s", why);
+    listener_link_ended(l);
     bufferevent_disable(l->bev, EV_READ | EV_WRITE);
     loop_timer_set(l->end, 0);
 }
@@ -55,9 +56,9 @@ static void on_end(void *arg) {
 
 static void on_deadline(void *arg) {
     struct link *l = arg;
-    fail(l, l->finishing ? "the peer does not read"
-            : l->up      ? "the peer did not say what it wants"
-                         : "no handshake in time");
+    link_fail(l, l->finishing ? "the peer does not read"
+                 : l->up      ? "the peer did not say what it wants"
+                              : "no handshake in time");
 }
 
 // Leaves a callback into the owner, who may have closed the link there.
@@ -78,6 +79,11 @@ void link_close(struct link *l) {
         free_link(l);
     else if (again)
         loop_timer_set(l->end, UINT64_MAX);
+}
+
+void link_discard(struct link *l) {
+    l->silent = l->ended = true;
+    free_link(l);
 }
 
 void link_finish(struct link *l) {
@@ -108,7 +114,7 @@ static bool next_frame(struct link *l, struct evbuffer *in, struct link_frame *f
         if (evbuffer_get_length(in) < sizeof raw) return false;
         evbuffer_remove(in, raw, sizeof raw);
         if (frame_unpack(raw, l->max_control_bytes, l->max_payload_bytes, &l->header, &e)) {
-            fail(l, e.text);
+            link_fail(l, e.text);
             return false;
         }
         l->have_header = true;
@@ -116,12 +122,12 @@ static bool next_frame(struct link *l, struct evbuffer *in, struct link_frame *f
     uint64_t bytes = frame_body_bytes(&l->header);
     if (evbuffer_get_length(in) < bytes) return false;
     if (grow_body(l, bytes)) {
-        fail(l, "no memory for a frame");
+        link_fail(l, "no memory for a frame");
         return false;
     }
     if (bytes) evbuffer_remove(in, l->body, bytes);
     if (frame_check_body(&l->header, l->body, &e)) {
-        fail(l, e.text);
+        link_fail(l, e.text);
         return false;
     }
     l->have_header = false;
@@ -197,6 +203,10 @@ static void on_event(struct bufferevent *bev, short what, void *arg) {
         l->up = true;
         set_socket_options(bufferevent_getfd(bev));
         name_peer(l);
+        if (l->peer_name[0] && !listener_link_proven(l)) {
+            link_fail(l, "too many links");
+            return;
+        }
         l->inside++;
         if (l->handlers->up) l->handlers->up(l->arg, l);
         leave(l);
@@ -204,7 +214,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg) {
     }
     char why[256];
     describe_end(l, what, socket_error, why, sizeof why);
-    fail(l, why);
+    link_fail(l, why);
 }
 
 int link_new(struct loop *loop, struct tls *tls, int fd, const char *want_name, const struct link_handlers *h,
@@ -253,7 +263,7 @@ int link_connect(struct loop *loop, struct tls *tls, const char *address, const 
     if (rc) return rc;
     snprintf((*out)->peer_address, sizeof(*out)->peer_address, "%s", address);
     (*out)->inside++; // a refusal that comes at once has to wait for the caller
-    if (bufferevent_socket_connect((*out)->bev, (struct sockaddr *)&ss, (int)len)) fail(*out, strerror(errno));
+    if (bufferevent_socket_connect((*out)->bev, (struct sockaddr *)&ss, (int)len)) link_fail(*out, strerror(errno));
     (*out)->inside--;
     return ERR_OK;
 }
@@ -282,7 +292,7 @@ static bool has_room(struct link *l, uint64_t bytes) {
     char why[128];
     snprintf(why, sizeof why, "the peer reads too slowly: %lu bytes wait, the limit is %lu", waiting + bytes,
              l->max_queue_bytes);
-    fail(l, why);
+    link_fail(l, why);
     return false;
 }
 
@@ -306,7 +316,7 @@ void link_send(struct link *l, struct frame_header h, struct control_bytes contr
     if (!rc && payload_bytes) rc = evbuffer_add(out, payload, payload_bytes);
     if (!rc && payload2_bytes) rc = evbuffer_add(out, payload2, payload2_bytes);
     if (rc)
-        fail(l, "no memory for output");
+        link_fail(l, "no memory for output");
     else
         l->sent_bytes += bytes;
 }
@@ -335,7 +345,7 @@ void link_send_owned(struct link *l, struct frame_header h, void *payload, uint3
     int rc = evbuffer_add(out, raw, sizeof raw);
     if (rc || evbuffer_add_reference(out, payload, payload_bytes, free_payload, payload)) {
         free(payload);
-        fail(l, "no memory for output");
+        link_fail(l, "no memory for output");
         return;
     }
     l->sent_bytes += FRAME_HEADER_BYTES + (uint64_t)payload_bytes;
@@ -346,6 +356,7 @@ const char *link_peer_address(const struct link *l) { return l->peer_address; }
 uint64_t link_sent_bytes(const struct link *l) { return l->sent_bytes; }
 uint64_t link_received_bytes(const struct link *l) { return l->received_bytes; }
 bool link_is_up(const struct link *l) { return l->up && !l->ended; }
+bool link_was_up(const struct link *l) { return l->up; }
 
 void link_local_host(const struct link *l, char out[LINK_ADDRESS_MAX]) {
     struct sockaddr_storage ss = {0};

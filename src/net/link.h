@@ -4,7 +4,7 @@
 //              |
 //              v            up()            link_settle()
 //          SHAKING --------------------> NEW -----------> SETTLED
-//              |  no proof, no TLS 1.3    |  silent 10 s     |  end, reset, nonsense, queue full
+//              |  no proof, no TLS 1.3    |  silent 5 s      |  end, reset, nonsense, queue full
 //              +------------> ENDED <-----+------------------+        ENDED: closed() is called once
 //
 // A link ends by itself (then closed() says why, after which the link is gone) or by link_close (then nothing is
@@ -16,7 +16,7 @@
 #include "wire/frame.h"
 
 enum {
-    LINK_SHAKE_MS = 10000,     // from the first packet to link_settle
+    LINK_SHAKE_MS = 5000,      // from the first packet to link_settle
     LINK_ADDRESS_MAX = 64,     // "[v6]:port"
     LINK_FIRST_CONTROL = 8192, // control bytes of a frame before link_set_limits
     LINK_QUEUE_BYTES = 4 << 20 // output that may wait, before link_set_limits
@@ -68,12 +68,16 @@ void link_peer_host(const struct link *l, char out[LINK_ADDRESS_MAX]);
 uint64_t link_sent_bytes(const struct link *l);
 uint64_t link_received_bytes(const struct link *l);
 bool link_is_up(const struct link *l);
+bool link_was_up(const struct link *l); // also when it ended since
 
 struct listener;
 
-// Accepts on ADDR:PORT (port 0: any) at most LIMIT_LINKS links at once; further ones are closed at once. The links get
-// these handlers with arg.
+// Accepts on ADDR:PORT (port 0: any). The links get these handlers with arg. At most LIMIT_LINKS proven links at once;
+// further ones are closed. Links that have shown no certificate have a bound of their own, LIMIT_LINKS_UNPROVEN, and
+// LIMIT_LINKS_OF_HOST from one address other than the loopback: for a new one the oldest of them goes, so that nobody
+// locks the nodes out by saying nothing.
 int listener_new(struct loop *l, struct tls *tls, const char *address, const struct link_handlers *h, void *arg,
                  struct listener **out, struct err *e) MUST_CHECK;
-void listener_free(struct listener *n); // its links live on
+// Ends its links too, without a call: an owner of links ends them before. Not inside a link's callback.
+void listener_free(struct listener *n);
 uint32_t listener_port(const struct listener *n);

@@ -20,17 +20,56 @@ struct listener {
     struct loop_timer *resume;
     const struct link_handlers *handlers;
     void *arg;
-    uint32_t n_links;
-    bool freed; // links still count here
+    struct list links[LINK_ENDED + 1]; // the oldest first
+    uint32_t n_links[LINK_ENDED + 1];
 };
 
-static void maybe_free(struct listener *n) {
-    if (n->freed && n->n_links == 0) free(n);
+static void place(struct link *l, enum link_place to) {
+    struct listener *n = l->listener;
+    list_remove(&l->in_listener);
+    n->n_links[l->place]--;
+    list_push_back(&n->links[to], &l->in_listener);
+    n->n_links[to]++;
+    l->place = to;
 }
 
-void listener_link_gone(struct listener *n) {
-    n->n_links--;
-    maybe_free(n);
+void listener_link_ended(struct link *l) {
+    if (l->listener) place(l, LINK_ENDED);
+}
+
+void listener_link_gone(struct link *l) {
+    if (!l->listener) return;
+    list_remove(&l->in_listener);
+    l->listener->n_links[l->place]--;
+    l->listener = NULL;
+}
+
+bool listener_link_proven(struct link *l) {
+    if (!l->listener) return true; // one that was dialled
+    if (l->listener->n_links[LINK_PROVEN] >= LIMIT_LINKS) return false;
+    place(l, LINK_PROVEN);
+    return true;
+}
+
+// The oldest unproven link, of this host if there is one; counts those of the host.
+static struct link *oldest(struct listener *n, const char *host, uint32_t *count) {
+    struct link *first = NULL;
+    *count = 0;
+    LIST_EACH(it, &n->links[LINK_UNPROVEN]) {
+        struct link *l = LIST_ENTRY(it, struct link, in_listener);
+        if (host && strcmp(l->host, host) != 0) continue;
+        if (!first) first = l;
+        ++*count;
+    }
+    return first;
+}
+
+static void make_room(struct listener *n, const char *host) {
+    uint32_t count;
+    struct link *l = oldest(n, host, &count);
+    if (count < LIMIT_LINKS_OF_HOST || address_is_loopback(host)) l = NULL;
+    if (!l && n->n_links[LINK_UNPROVEN] >= LIMIT_LINKS_UNPROVEN) l = oldest(n, NULL, &count);
+    if (l) link_fail(l, "too many connections that do not say who they are");
 }
 
 static void on_accept(struct evconnlistener *ev, evutil_socket_t fd, struct sockaddr *sa, int len, void *arg) {
@@ -39,16 +78,17 @@ static void on_accept(struct evconnlistener *ev, evutil_socket_t fd, struct sock
     struct listener *n = arg;
     struct link *l;
     struct err e;
-    if (n->n_links >= LIMIT_LINKS) {
-        close(fd);
-        return;
-    }
+    char host[LINK_ADDRESS_MAX];
+    address_format(sa, 0, host, sizeof host);
+    make_room(n, host);
     if (link_new(n->loop, n->tls, fd, "", n->handlers, n->arg, &l, &e)) {
         LOG_W("net", "a connection could not be taken: %s", e.text);
         return;
     }
     l->listener = n;
-    n->n_links++;
+    list_push_back(&n->links[LINK_UNPROVEN], &l->in_listener);
+    n->n_links[LINK_UNPROVEN]++;
+    memcpy(l->host, host, sizeof l->host);
     address_format(sa, 1, l->peer_address, sizeof l->peer_address);
 }
 
@@ -74,6 +114,7 @@ int listener_new(struct loop *l, struct tls *tls, const char *address, const str
     struct listener *n = calloc(1, sizeof *n);
     if (!n) return err_set(e, ERR_NOMEM, "listener: no memory");
     *n = (struct listener){.loop = l, .tls = tls, .handlers = h, .arg = arg};
+    for (int i = 0; i <= LINK_ENDED; i++) list_init(&n->links[i]);
     tls_ref(tls);
     n->resume = loop_timer_new(l, on_resume, n);
     if (n->resume)
@@ -93,10 +134,11 @@ int listener_new(struct loop *l, struct tls *tls, const char *address, const str
 void listener_free(struct listener *n) {
     if (!n) return;
     if (n->ev) evconnlistener_free(n->ev);
+    for (int i = 0; i <= LINK_ENDED; i++)
+        LIST_EACH(it, &n->links[i]) link_discard(LIST_ENTRY(it, struct link, in_listener));
     loop_timer_free(n->resume);
     tls_free(n->tls);
-    n->freed = true;
-    maybe_free(n);
+    free(n);
 }
 
 uint32_t listener_port(const struct listener *n) {

@@ -207,7 +207,8 @@ int token_create(const char *state_dir, const struct token_wish *w, char *text, 
     return rc ? rc : add_entry(state_dir, &x, e);
 }
 
-int token_use(const char *state_dir, const uint8_t secret[TOKEN_SECRET_BYTES], struct err *e) {
+// Takes one use off the token with this secret, or all.
+static int take(const char *state_dir, const uint8_t secret[TOKEN_SECRET_BYTES], bool all, struct err *e) {
     uint8_t hash[SHA256_DIGEST_LENGTH];
     char path[LIMIT_PATH];
     SHA256(secret, TOKEN_SECRET_BYTES, hash);
@@ -221,13 +222,25 @@ int token_use(const char *state_dir, const uint8_t secret[TOKEN_SECRET_BYTES], s
         for (uint32_t i = 0; i < t->n; i++) // all of them, in constant time each
             if (CRYPTO_memcmp(t->entry[i].hash, hash, sizeof hash) == 0) found = i;
         if (found == t->n) {
-            rc = err_set(e, ERR_AUTH, "the join token is unknown, used up or expired");
+            rc = err_set(e, ERR_NOT_FOUND, "the join token is unknown, used up or expired");
         } else {
-            if (--t->entry[found].uses == 0) t->entry[found] = t->entry[--t->n];
+            if (all || --t->entry[found].uses == 0) t->entry[found] = t->entry[--t->n];
             rc = save_table(path, t, e);
         }
     }
     lock_release(fd);
     free(t);
     return rc;
+}
+
+int token_use(const char *state_dir, const uint8_t secret[TOKEN_SECRET_BYTES], struct err *e) {
+    int rc = take(state_dir, secret, false, e);
+    if (rc == ERR_NOT_FOUND && e) e->code = ERR_AUTH;
+    return rc == ERR_NOT_FOUND ? ERR_AUTH : rc;
+}
+
+int token_revoke(const char *state_dir, const char *text, struct err *e) {
+    struct token t;
+    int rc = token_parse(text, &t, e);
+    return rc ? rc : take(state_dir, t.secret, true, e);
 }

@@ -27,5 +27,7 @@ int token_create(const char *state_dir, const struct token_wish *w, char *text, 
                  struct err *e) MUST_CHECK;
 // The parts of a token's text. ERR_FORMAT: not a token, or not the whole of it.
 int token_parse(const char *text, struct token *t, struct err *e) MUST_CHECK;
+// Forgets a token by its text. ERR_NOT_FOUND: used up or expired already.
+int token_revoke(const char *state_dir, const char *text, struct err *e) MUST_CHECK;
 // Uses a secret up by one at the head. ERR_AUTH: unknown, used up or expired; which of them is not told.
 int token_use(const char *state_dir, const uint8_t secret[TOKEN_SECRET_BYTES], struct err *e) MUST_CHECK;

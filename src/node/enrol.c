@@ -3,12 +3,19 @@
 
 #include "base/log.h"
 #include "net/token.h"
+#include "os/clock.h"
 
 #include <string.h>
 
+// A head that has too much to do, or a listener whose links strangers take, closes the connection: worth another try.
+enum { TRIES = 5, FIRST_RETRY_MS = 200 };
+
 struct enrolment {
     struct loop *loop;
+    struct loop_timer *retry;
+    struct tls *tls;
     struct link *link;
+    uint32_t tries;
     struct control *control;
     struct ident *id;
     struct token token;
@@ -58,14 +65,23 @@ static void on_closed(void *arg, struct link *l, const char *why) {
     (void)l;
     struct enrolment *x = arg;
     x->link = NULL;
-    finish(x, err_set(x->e, ERR_NET, "enrolment at %s: %s", x->token.address, why));
+    err_set(x->e, ERR_NET, "enrolment at %s: %s", x->token.address, why);
+    if (++x->tries == TRIES)
+        finish(x, ERR_NET);
+    else
+        loop_timer_set(x->retry, clock_now_us() + (FIRST_RETRY_MS * 1000ull << (x->tries - 1)));
+}
+
+static void dial(void *arg) {
+    static const struct link_handlers handlers = {.up = on_up, .frame = on_frame, .closed = on_closed};
+    struct enrolment *x = arg;
+    int rc = link_connect(x->loop, x->tls, x->token.address, CA_HEAD_NAME, &handlers, x, &x->link, x->e);
+    if (rc) finish(x, rc);
 }
 
 int enrol(const char *token_text, const char *state_dir, struct ident **id, char address[CONTROL_ADDRESS_MAX],
           struct err *e) {
-    static const struct link_handlers handlers = {.up = on_up, .frame = on_frame, .closed = on_closed};
     struct enrolment x = {.e = e};
-    struct tls *tls = NULL;
     int rc = token_parse(token_text, &x.token, e);
     if (rc) return rc;
     memcpy(address, x.token.address, strlen(x.token.address) + 1);
@@ -73,16 +89,18 @@ int enrol(const char *token_text, const char *state_dir, struct ident **id, char
     if (!x.control) rc = err_set(e, ERR_NOMEM, "enrolment: no memory");
     if (!rc) rc = ident_new(&x.id, e);
     if (!rc) rc = loop_new(&x.loop, e);
-    if (!rc) rc = tls_new_enrol(x.token.fingerprint, &tls, e);
-    if (!rc) rc = link_connect(x.loop, tls, x.token.address, CA_HEAD_NAME, &handlers, &x, &x.link, e);
+    if (!rc) rc = tls_new_enrol(x.token.fingerprint, &x.tls, e);
+    if (!rc && !(x.retry = loop_timer_new(x.loop, dial, &x))) rc = err_set(e, ERR_NOMEM, "enrolment: no memory");
     if (!rc) {
+        loop_timer_set(x.retry, 0);
         loop_run(x.loop);
         rc = x.rc;
         link_close(x.link);
     }
     if (!rc) rc = ident_save(x.id, state_dir, e);
     if (!rc) LOG_I("node", "enrolled as %s", ident_name(x.id));
-    tls_free(tls);
+    loop_timer_free(x.retry);
+    tls_free(x.tls);
     loop_free(x.loop);
     control_free(x.control);
     if (rc)

@@ -34,12 +34,19 @@ struct stage *loader_stage(const struct compute *c) {
     return c->held ? c->held->stage : NULL;
 }
 
-static void free_holding(struct holding *h) {
-    if (!h) return;
-    stage_free(h->stage);
+static void drop_files(struct holding *h) {
     tensors_free(h->tensors);
     for (uint32_t i = 0; i < h->n_maps; i++) file_map_close(&h->maps[i]);
     free(h->maps);
+    h->tensors = NULL;
+    h->maps = NULL;
+    h->n_maps = 0;
+}
+
+static void free_holding(struct holding *h) {
+    if (!h) return;
+    stage_free(h->stage);
+    drop_files(h);
     free(h);
 }
 
@@ -96,7 +103,7 @@ static int sink_add(void *arg, const void *data, size_t len, struct err *e) {
 }
 
 static int fetch_one(struct compute *c, uint64_t load, const char *name, const struct control_tensor *t,
-                     struct err *e) {
+                     struct file_map *map, struct err *e) {
     struct sink s = {.c = c};
     int rc = cache_put_begin(&c->cache, t, &s.put, e);
     if (rc) return rc;
@@ -105,7 +112,7 @@ static int fetch_one(struct compute *c, uint64_t load, const char *name, const s
         cache_put_abort(&s.put);
         return rc;
     }
-    return cache_put_end(&c->cache, &s.put, t, e);
+    return cache_put_end(&c->cache, &s.put, t, map, e);
 }
 
 static int hold_tensor(struct compute *c, uint64_t load, const char *name, const struct control_tensor *t,
@@ -114,8 +121,8 @@ static int hold_tensor(struct compute *c, uint64_t load, const char *name, const
     const uint8_t *data = NULL;
     int rc = cache_find(&c->cache, name, t, map, &data, e);
     if (rc == ERR_NOT_FOUND) {
-        rc = fetch_one(c, load, name, t, e);
-        if (!rc) rc = cache_find(&c->cache, name, t, map, &data, e);
+        rc = fetch_one(c, load, name, t, map, e);
+        data = map->data;
     }
     if (rc) return err_prefix(e, "tensor %s", name);
     if (map->data) h->n_maps++;
@@ -192,6 +199,7 @@ int loader_run(struct compute *c, struct work *w, struct err *e) {
         return ERR_OK;
     }
     loader_drop(c); // before anything new: both may not fit
+    cache_begin(&c->cache);
     uint64_t start_ms = clock_now_ms();
     struct need_list list = {0};
     strmap_init(&list.seen, LIMIT_TENSORS, (size_t)LIMIT_TENSORS * 64, 0); // names of our own model code
@@ -199,6 +207,7 @@ int loader_run(struct compute *c, struct work *w, struct err *e) {
     int rc = h ? check_memory(c, w, &h->memory_bytes, e) : err_set(e, ERR_NOMEM, "loader: no memory");
     if (!rc) rc = gather(c, w, &list, h, e);
     if (!rc) rc = build(c, w, h, e);
+    if (!rc) drop_files(h); // the stage has copies of all: who changes or shortens a file now does no harm
     free(list.name);
     free(list.info);
     strmap_fini(&list.seen);

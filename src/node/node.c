@@ -6,11 +6,13 @@
 #include "net/token.h"
 #include "os/clock.h"
 #include "os/cpu.h"
+#include "os/random.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const uint64_t default_cache_bytes = 64ull << 30;
 
@@ -44,6 +46,22 @@ static int check_self(struct node *n, struct err *e) {
         n->selftest = selftest_digest(r);
     free(r);
     return rc;
+}
+
+// The name that status shows: of at most 63 bytes, of characters that may stand anywhere.
+static int find_name(struct node *n, struct err *e) {
+    const char *name = n->config->name;
+    char host[256] = "";
+    if (!name && (gethostname(host, sizeof host - 1) || !host[0])) snprintf(host, sizeof host, "node");
+    if (!name) {
+        control_text_clean(host, n->name, sizeof n->name);
+        return ERR_OK;
+    }
+    if (!name[0]) return err_set(e, ERR_USAGE, "--name: it is empty");
+    if (control_text_prefix(name, SIZE_MAX) != strlen(name))
+        return err_set(e, ERR_USAGE, "--name: only UTF-8 without control characters is a name");
+    control_text_clean(name, n->name, sizeof n->name);
+    return ERR_OK;
 }
 
 static int find_identity(struct node *n, struct err *e) {
@@ -115,8 +133,10 @@ int node_run(const struct node_config *c, struct err *e) {
     if (!n) return err_set(e, ERR_NOMEM, "node: no memory");
     n->config = c;
     n->memory_bytes = c->memory_bytes ? c->memory_bytes : cpu_memory_available_bytes() / 10 * 9;
+    n->boot = random_u64() | 1; // 0 would be none
     signal(SIGPIPE, SIG_IGN);
-    int rc = lock_take(c->state_dir, "node.lock", false, &lock, e);
+    int rc = find_name(n, e);
+    if (!rc) rc = lock_take(c->state_dir, "node.lock", false, &lock, e);
     if (!rc) rc = prepare(n, e);
     if (!rc) rc = backend_cpu_new(&c->cpu, &be, e);
     if (!rc) rc = start(n, be, e);

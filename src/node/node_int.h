@@ -8,11 +8,14 @@
 enum {
     NODE_RETRY_MIN_MS = 100, // between attempts to reach the head
     NODE_RETRY_MAX_MS = 5000,
+    NODE_STEADY_MS = 5000,         // joined for so long without a failure: the next attempt comes at once again
     NODE_NEXT_RETRY_MS = 100,      // between attempts to reach the next stage's node
-    NODE_NEXT_TRIES = 50,          // of them
+    NODE_NEXT_CONNECT_MS = 1000,   // for one of them
+    NODE_NEXT_MS = 3000,           // for all of them, from the LOAD or from the end of the last good one
     NODE_BYE_MS = 50,              // for the last frames to leave
     NODE_SILENT_MS = 5000,         // a head that echoes no heartbeat for so long (or 20 heartbeats) is gone
     NODE_ATTACH_WAITING = 16,      // links of upstream nodes that wait for this node's LOAD
+    NODE_ATTACH_MS = 10000,        // for so long
     NODE_QUEUE_BYTES = 256 << 20,  // output that may wait for the next stage
     NODE_CONTROL_BYTES = 256 << 10 // control bytes of a frame from a proven peer
 };
@@ -21,6 +24,7 @@ enum {
 struct node_attach {
     struct link *link; // NULL: free
     uint32_t epoch;
+    uint64_t until_us;
     uint8_t key[CONTROL_KEY_BYTES];
 };
 
@@ -31,11 +35,13 @@ struct node {
     struct tls *tls_connect, *tls_listen;
     struct listener *listener;
     struct loop_watch *term, *interrupt, *done_watch, *ask_watch;
-    struct loop_timer *heartbeat_timer, *retry_timer, *next_timer, *blame_timer, *stop_timer;
+    struct loop_timer *heartbeat_timer, *retry_timer, *next_timer, *blame_timer, *attach_timer;
+    struct loop_timer *stop_timer;
     struct control *control;
     struct compute compute;
     char head_address[CONTROL_ADDRESS_MAX];
-    uint64_t selftest, memory_bytes;
+    char name[CONTROL_NAME_MAX];
+    uint64_t selftest, memory_bytes, boot;
     enum isa isa;
     bool stopping;
     int rc; // what node_run returns, with e
@@ -46,6 +52,7 @@ struct node {
     bool joined;
     struct node_model model;
     uint64_t heartbeat_us, echo_at_us, rtt_us, retry_ms;
+    uint64_t good_since_us; // joined, and no FAILED since
 
     // The epoch. load counts all LOADs of this process, since a restarted head may use an epoch's number again.
     uint64_t load;
@@ -56,8 +63,8 @@ struct node {
     uint64_t stage_bytes;
     uint64_t accepted_step, done_step;
     struct link *next, *prev;
-    uint32_t next_tries;
-    char blame[256]; // why the next link broke: told if the head has not changed the route by then
+    uint64_t next_until_us; // when it must be up
+    char blame[320];        // why it is not, or broke: told if the head has not changed the route by then
     struct node_attach attach[NODE_ATTACH_WAITING];
 
     struct work *idle[LIMIT_STEPS_IN_FLIGHT]; // step work that nobody has

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void dial_next(void *node);
+static void dial_next(struct node *n);
 
 static void drop_next(struct node *n) {
     link_close(n->next);
@@ -20,6 +20,7 @@ static void drop_next(struct node *n) {
 
 static void on_next_up(void *arg, struct link *l) {
     struct node *n = arg;
+    loop_timer_set(n->next_timer, UINT64_MAX);
     link_settle(l);
     link_set_limits(l, LINK_FIRST_CONTROL, 0, NODE_QUEUE_BYTES);
     struct frame_header h = {.type = FRAME_ATTACH, .epoch = n->epoch, .stage = n->stage_index};
@@ -35,17 +36,26 @@ static void on_next_frame(void *arg, struct link *l, const struct link_frame *f)
     session_send_failed(n, "the next stage sends nonsense");
 }
 
-// Before READY this node tries again. After it, the head mostly sees the death of that node itself and changes the
-// route; only if a heartbeat later nothing has changed, this node says what it knows.
-static void on_next_closed(void *arg, struct link *l, const char *why) {
-    (void)l;
-    struct node *n = arg;
-    n->next = NULL;
+// Before READY this node tries again, for a while. After it, the head mostly sees the death of that node itself and
+// changes the route; only if a heartbeat later nothing has changed, this node says what it knows.
+static void next_is_gone(struct node *n, const char *why) {
+    uint64_t again_us = clock_now_us() + NODE_NEXT_RETRY_MS * 1000;
+    loop_timer_set(n->next_timer, UINT64_MAX);
     snprintf(n->blame, sizeof n->blame, "the link to the next stage at %s: %.120s", n->route.next_address, why);
-    if (!n->ready_sent && ++n->next_tries < NODE_NEXT_TRIES)
-        loop_timer_set(n->next_timer, clock_now_us() + NODE_NEXT_RETRY_MS * 1000);
-    else
+    if (n->ready_sent)
         loop_timer_set(n->blame_timer, clock_now_us() + n->heartbeat_us);
+    else if (again_us < n->next_until_us)
+        loop_timer_set(n->next_timer, again_us);
+    else
+        session_send_failed(n, n->blame);
+}
+
+static void on_next_closed(void *arg, struct link *l, const char *why) {
+    struct node *n = arg;
+    // One that was up shows that the way there is good: the time begins anew.
+    if (link_was_up(l)) n->next_until_us = clock_now_us() + NODE_NEXT_MS * 1000;
+    n->next = NULL;
+    next_is_gone(n, why);
 }
 
 static void blame(void *arg) {
@@ -53,14 +63,29 @@ static void blame(void *arg) {
     session_send_failed(n, n->blame);
 }
 
+// Time for another attempt, or the one that is under way took too long.
+static void on_next_timer(void *arg) {
+    struct node *n = arg;
+    if (!n->next) {
+        dial_next(n);
+        return;
+    }
+    link_close(n->next);
+    n->next = NULL;
+    next_is_gone(n, "no answer");
+}
+
 static const struct link_handlers next_handlers = {.up = on_next_up, .frame = on_next_frame, .closed = on_next_closed};
 
-static void dial_next(void *arg) {
-    struct node *n = arg;
+static void dial_next(struct node *n) {
     struct err e;
     if (link_connect(n->loop, n->tls_connect, n->route.next_address, n->route.next_name, &next_handlers, n, &n->next,
-                     &e))
+                     &e)) {
         session_send_failed(n, e.text);
+        return;
+    }
+    uint64_t until_us = clock_now_us() + NODE_NEXT_CONNECT_MS * 1000;
+    loop_timer_set(n->next_timer, until_us < n->next_until_us ? until_us : n->next_until_us);
 }
 
 static void use_attach(struct node *n, struct node_attach *a) {
@@ -94,11 +119,31 @@ static bool add_attach(struct node *n, struct link *l, const struct link_frame *
         if (control_get_attach(n->control, f->control, f->h.control_bytes, a->key, e)) return false;
         a->epoch = f->h.epoch;
         a->link = l;
+        a->until_us = clock_now_us() + NODE_ATTACH_MS * 1000;
+        loop_timer_set(n->attach_timer, clock_now_us() + NODE_ATTACH_MS * 1000);
         link_settle(l);
         return true;
     }
     err_set(e, ERR_LIMIT, "%d links wait for their epoch already", NODE_ATTACH_WAITING);
     return false;
+}
+
+// Links whose epoch did not come: their other end dials again if it still wants to.
+static void on_attach_timer(void *arg) {
+    struct node *n = arg;
+    uint64_t now_us = clock_now_us(), next_us = UINT64_MAX;
+    for (uint32_t i = 0; i < NODE_ATTACH_WAITING; i++) {
+        struct node_attach *a = &n->attach[i];
+        if (!a->link) continue;
+        if (a->until_us <= now_us) {
+            LOG_W("node", "%s: the LOAD of epoch %u did not come", link_peer_address(a->link), a->epoch);
+            link_close(a->link);
+            a->link = NULL;
+        } else if (a->until_us < next_us) {
+            next_us = a->until_us;
+        }
+    }
+    loop_timer_set(n->attach_timer, next_us);
 }
 
 static void on_peer_frame(void *arg, struct link *l, const struct link_frame *f) {
@@ -175,13 +220,13 @@ void route_load(struct node *n, const struct frame_header *h, const struct contr
     n->route = *m;
     n->is_last = m->next_address[0] == 0;
     n->assigned = true;
-    n->next_tries = 0;
-    LOG_I("node", "epoch %u: stage %u of %u, layers [%u, %u), %u KV blocks", h->epoch, h->stage, m->n_stages, m->a,
-          m->b, m->n_blocks);
+    n->next_until_us = clock_now_us() + NODE_NEXT_MS * 1000;
     if (check_load(n, h, m, &e)) {
         session_send_failed(n, e.text);
         return;
     }
+    LOG_I("node", "epoch %u: stage %u of %u, layers [%u, %u), %u KV blocks", h->epoch, h->stage, m->n_stages, m->a,
+          m->b, m->n_blocks);
     if (push_load(n)) {
         session_send_failed(n, "too many loads wait for this node's compute thread");
         return;
@@ -199,10 +244,11 @@ void route_check_ready(struct node *n) {
 
 int route_init(struct node *n, struct err *e) {
     const char *address = n->config->listen_addr ? n->config->listen_addr : "0.0.0.0:0";
-    n->next_timer = loop_timer_new(n->loop, dial_next, n);
+    n->next_timer = loop_timer_new(n->loop, on_next_timer, n);
+    n->attach_timer = loop_timer_new(n->loop, on_attach_timer, n);
     n->blame_timer = loop_timer_new(n->loop, blame, n);
     n->done_watch = loop_watch_new(n->loop, queue_fd(&n->compute.done), route_done, n);
-    if (!n->next_timer || !n->blame_timer || !n->done_watch || route_steps_init(n))
+    if (!n->next_timer || !n->blame_timer || !n->attach_timer || !n->done_watch || route_steps_init(n))
         return err_set(e, ERR_NOMEM, "node: no memory");
     return listener_new(n->loop, n->tls_listen, address, &peer_handlers, n, &n->listener, e);
 }
@@ -214,6 +260,7 @@ void route_fini(struct node *n) {
     listener_free(n->listener);
     loop_timer_free(n->next_timer);
     loop_timer_free(n->blame_timer);
+    loop_timer_free(n->attach_timer);
     loop_watch_free(n->done_watch);
     for (uint32_t i = 0; i < n->n_idle; i++) compute_free_work(n->idle[i]);
 }

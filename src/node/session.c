@@ -2,17 +2,16 @@
 //
 //      IDLE --dial--> BULK DIALLED --up--> HEAD DIALLED --up: JOIN--> JOINING --WELCOME--> JOINED
 //        ^                 |                    |                       |                    |
-//        +--- retry in 100 ms .. 5 s -----------+------- REFUSED: the process ends           |
+//        +--- retry in 100 ms .. 5 s -----------+------- REFUSED: the process ends, or retry |
 //        +-------------------------- link lost, no echo: the epoch is forgotten -------------+
 #include "node/node_int.h"
 
 #include "base/log.h"
 #include "os/clock.h"
 
-#include <stdlib.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static void lose(struct node *n, const char *why) {
     bool was = n->joined;
@@ -35,7 +34,8 @@ static void lose(struct node *n, const char *why) {
         return;
     }
     if (was || n->retry_ms >= NODE_RETRY_MAX_MS) LOG_W("node", "no head at %s: %s", n->head_address, why);
-    if (was) n->retry_ms = NODE_RETRY_MIN_MS;
+    // Whoever is dropped again and again comes back ever more slowly.
+    if (was && clock_now_us() - n->good_since_us >= NODE_STEADY_MS * 1000ull) n->retry_ms = NODE_RETRY_MIN_MS;
     loop_timer_set(n->retry_timer, clock_now_us() + n->retry_ms * 1000);
     n->retry_ms = n->retry_ms * 2 < NODE_RETRY_MAX_MS ? n->retry_ms * 2 : NODE_RETRY_MAX_MS;
 }
@@ -90,13 +90,13 @@ static void on_bulk_up(void *arg, struct link *l) {
 
 static void on_head_up(void *arg, struct link *l) {
     struct node *n = arg;
-    struct control_join m = {
-        .ln = CONTROL_LN, .port = listener_port(n->listener), .selftest = n->selftest, .memory_bytes = n->memory_bytes};
+    struct control_join m = {.ln = CONTROL_LN,
+                             .port = listener_port(n->listener),
+                             .selftest = n->selftest,
+                             .memory_bytes = n->memory_bytes,
+                             .boot = n->boot};
     snprintf(m.isa, sizeof m.isa, "%s", isa_name(n->isa));
-    if (n->config->name)
-        snprintf(m.name, sizeof m.name, "%s", n->config->name);
-    else if (gethostname(m.name, sizeof m.name - 1))
-        snprintf(m.name, sizeof m.name, "node");
+    memcpy(m.name, n->name, sizeof m.name);
     link_set_limits(l, NODE_CONTROL_BYTES, LIMIT_CONFIG_BYTES, LINK_QUEUE_BYTES);
     link_send_control(l, (struct frame_header){.type = FRAME_JOIN}, control_put_join(n->control, &m));
 }
@@ -137,7 +137,7 @@ static void send_heartbeat(void *arg) {
         return;
     }
     struct stage_counts counts = {0};
-    if (n->stage) stage_counts(n->stage, &counts);
+    if (n->assigned && !n->failed && n->stage) stage_counts(n->stage, &counts);
     struct control_heartbeat m = {.time_us = now,
                                   .rtt_us = n->rtt_us,
                                   .loading_bytes = atomic_load(&n->compute.loading_bytes),
@@ -161,16 +161,21 @@ static void on_welcome(struct node *n, struct link *l, const struct link_frame *
     }
     link_settle(l);
     n->joined = true;
-    n->retry_ms = NODE_RETRY_MIN_MS;
-    n->echo_at_us = clock_now_us();
+    n->echo_at_us = n->good_since_us = clock_now_us();
     send_heartbeat(n);
 }
 
 static void on_refused(struct node *n, const struct link_frame *f) {
     char why[CONTROL_TEXT_MAX], text[ERR_TEXT_MAX];
+    bool retry;
     struct err e;
-    if (control_get_text(n->control, f->control, f->h.control_bytes, why, &e)) {
+    if (control_get_refused(n->control, f->control, f->h.control_bytes, why, &retry, &e)) {
         nonsense(n, e.text);
+        return;
+    }
+    if (retry) {
+        LOG_W("node", "the head refused this node, which tries again: %s", why);
+        lose(n, why);
         return;
     }
     snprintf(text, sizeof text, "the head refused this node: %.400s", why);
@@ -234,6 +239,7 @@ void session_send_ready(struct node *n) {
 void session_send_failed(struct node *n, const char *why) {
     if (n->failed || !n->head) return;
     n->failed = true;
+    n->good_since_us = clock_now_us();
     LOG_W("node", "epoch %u: %s", n->epoch, why);
     struct frame_header h = {.type = FRAME_FAILED, .epoch = n->epoch, .stage = n->stage_index};
     link_send_control(n->head, h, control_put_text(n->control, why));

@@ -43,13 +43,13 @@ int control_unpack(struct control *c, const ProtobufCMessageDescriptor *d, const
     return ERR_OK;
 }
 
-// Copies a text that fits and holds no control characters: it will stand in logs and on terminals.
+// Copies a text that fits and may stand in logs and on terminals.
 static int take_text(const char *field, const char *from, char *to, size_t to_bytes, struct err *e) {
-    size_t n = strlen(from);
+    size_t n = strlen(from), good = control_text_prefix(from, n);
     if (n >= to_bytes) return err_set(e, ERR_LIMIT, "%s has %zu bytes, at most %zu", field, n, to_bytes - 1);
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)from[i] < 0x20 || from[i] == 0x7f)
-            return err_set(e, ERR_FORMAT, "%s holds a control character", field);
+    if (good < n && ((unsigned char)from[good] < 0x20 || from[good] == 0x7f))
+        return err_set(e, ERR_FORMAT, "%s holds a control character", field);
+    if (good < n) return err_set(e, ERR_FORMAT, "%s is not plain UTF-8 at byte %zu", field, good);
     memcpy(to, from, n + 1);
     return ERR_OK;
 }
@@ -105,20 +105,35 @@ int control_get_enrolled(struct control *c, const void *data, uint32_t len, stru
     return rc ? rc : take_bytes("ENROLLED: ca", &p->ca, m->ca, sizeof m->ca, &m->ca_bytes, e);
 }
 
-struct control_bytes control_put_text(struct control *c, const char *text) {
-    char cut[CONTROL_TEXT_MAX];
-    size_t n = strnlen(text, sizeof cut - 1);
-    for (size_t i = 0; i < n; i++) cut[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7f ? ' ' : text[i];
-    cut[n] = 0;
+static struct control_bytes put_text(struct control *c, const char *text, bool retry) {
+    char clean[CONTROL_TEXT_MAX];
+    control_text_clean(text, clean, sizeof clean);
     Loom__Text p = LOOM__TEXT__INIT;
-    p.text = cut;
+    p.text = clean;
+    p.retry = retry;
     return control_pack(c, &p.base);
 }
 
-int control_get_text(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], struct err *e) {
+struct control_bytes control_put_text(struct control *c, const char *text) {
+    return put_text(c, text, false);
+}
+
+struct control_bytes control_put_refused(struct control *c, const char *text, bool retry) {
+    return put_text(c, text, retry);
+}
+
+int control_get_refused(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], bool *retry,
+                        struct err *e) {
     void *v;
     int rc = control_unpack(c, &loom__text__descriptor, data, len, &v, e);
-    return rc ? rc : take_text("text", ((const Loom__Text *)v)->text, text, CONTROL_TEXT_MAX, e);
+    if (rc) return rc;
+    *retry = ((const Loom__Text *)v)->retry;
+    return take_text("text", ((const Loom__Text *)v)->text, text, CONTROL_TEXT_MAX, e);
+}
+
+int control_get_text(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], struct err *e) {
+    bool unused;
+    return control_get_refused(c, data, len, text, &unused, e);
 }
 
 // Structs that go out are const and protobuf-c's strings are not; it only reads them.
@@ -132,6 +147,7 @@ struct control_bytes control_put_join(struct control *c, const struct control_jo
     p.memory_bytes = m->memory_bytes;
     p.port = m->port;
     p.name = text_of(m->name);
+    p.boot = m->boot;
     return control_pack(c, &p.base);
 }
 
@@ -140,7 +156,10 @@ int control_get_join(struct control *c, const void *data, uint32_t len, struct c
     int rc = control_unpack(c, &loom__join__descriptor, data, len, &v, e);
     if (rc) return rc;
     const Loom__Join *p = v;
-    *m = (struct control_join){.ln = p->ln, .port = p->port, .selftest = p->selftest, .memory_bytes = p->memory_bytes};
+    *m = (struct control_join){
+        .ln = p->ln, .port = p->port, .selftest = p->selftest, .memory_bytes = p->memory_bytes, .boot = p->boot};
+    if (p->memory_bytes > CONTROL_MEMORY_MAX)
+        return err_set(e, ERR_LIMIT, "JOIN: memory_bytes is %lu, which no machine has", p->memory_bytes);
     if (p->port < 1 || p->port > 65535) return err_set(e, ERR_FORMAT, "JOIN: port is %u", p->port);
     rc = take_text("JOIN: isa", p->isa, m->isa, sizeof m->isa, e);
     return rc ? rc : take_text("JOIN: name", p->name, m->name, sizeof m->name, e);
@@ -148,10 +167,12 @@ int control_get_join(struct control *c, const void *data, uint32_t len, struct c
 
 struct control_bytes control_put_welcome(struct control *c, const struct control_welcome *m) {
     uint64_t bits[LIMIT_HEAD_DIM / 2];
+    char model[sizeof m->model]; // a folder's name, which may be anything
+    control_text_clean(m->model, model, sizeof model);
     memcpy(bits, m->fq, m->n_freq * sizeof bits[0]);
     Loom__Welcome p = LOOM__WELCOME__INIT;
     p.node = m->node;
-    p.model = text_of(m->model);
+    p.model = model;
     p.weights = m->weights;
     p.kv = m->kv;
     p.verify = m->verify;

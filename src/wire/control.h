@@ -1,5 +1,5 @@
 // Control messages <-> plain structs. The Protocol Buffers code stays behind this door. What comes out of a get was
-// bounded and checked as far as a message by itself can be: lengths, counts, texts without control characters.
+// bounded and checked as far as a message by itself can be: lengths, counts, texts (UTF-8 without control characters).
 //
 // A struct control holds the memory for both directions, so that nothing is allocated for a message. One thread uses it
 // at a time.
@@ -21,6 +21,8 @@ enum {
     CONTROL_SHA_BYTES = 32
 };
 
+#define CONTROL_MEMORY_MAX (1ull << 50) // bytes of memory that a node may claim to have
+
 struct control_enrol {
     uint8_t secret[CONTROL_SECRET_BYTES];
     uint8_t csr[CONTROL_CERT_BYTES];
@@ -35,6 +37,7 @@ struct control_enrolled {
 struct control_join {
     uint32_t ln, port;
     uint64_t selftest, memory_bytes;
+    uint64_t boot; // random, of this process; 0: not told
     char isa[16], name[CONTROL_NAME_MAX];
 };
 
@@ -94,9 +97,16 @@ struct control;
 struct control *control_new(void); // NULL: no memory
 void control_free(struct control *c);
 
+// Bytes of the longest start of text that is UTF-8 without control characters, cut between characters at max_bytes.
+size_t control_text_prefix(const char *text, size_t max_bytes);
+// Copies a text as far as it fits; what may not stand in a message becomes ' ' or '?'.
+void control_text_clean(const char *from, char *to, size_t to_bytes);
+
 struct control_bytes control_put_enrol(struct control *c, const struct control_enrol *m);
 struct control_bytes control_put_enrolled(struct control *c, const struct control_enrolled *m);
-struct control_bytes control_put_text(struct control *c, const char *text); // cut at CONTROL_TEXT_MAX - 1
+struct control_bytes control_put_text(struct control *c, const char *text); // cut and cleaned
+// REFUSED: a text, and whether the same end may be let in later.
+struct control_bytes control_put_refused(struct control *c, const char *text, bool retry);
 struct control_bytes control_put_join(struct control *c, const struct control_join *m);
 struct control_bytes control_put_welcome(struct control *c, const struct control_welcome *m);
 struct control_bytes control_put_load(struct control *c, const struct control_load *m);
@@ -113,6 +123,8 @@ int control_get_enrolled(struct control *c, const void *data, uint32_t len, stru
                          struct err *e) MUST_CHECK;
 int control_get_text(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX],
                      struct err *e) MUST_CHECK;
+int control_get_refused(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], bool *retry,
+                        struct err *e) MUST_CHECK;
 int control_get_join(struct control *c, const void *data, uint32_t len, struct control_join *m,
                      struct err *e) MUST_CHECK;
 int control_get_welcome(struct control *c, const void *data, uint32_t len, struct control_welcome *m,

@@ -169,6 +169,40 @@ static void test_token_life(void **state) {
     free(data);
 }
 
+static size_t count_tokens(void) {
+    char path[256], *data;
+    size_t len, n = 0;
+    struct err e;
+    in_dir("tokens", path);
+    assert_int_equal(file_read(path, 1 << 20, &data, &len, &e), ERR_OK);
+    for (size_t i = 0; i < len; i++) n += data[i] == '\n';
+    free(data);
+    return n;
+}
+
+static void test_tokens_go(void **state) {
+    (void)state;
+    struct token t;
+    struct err e;
+    char text[TOKEN_TEXT_MAX];
+    const struct token_wish w = {.address = "head.example:7701", .uses = 5, .ttl_s = 600};
+    make_token(1, 600, &t);
+    assert_int_equal(token_use(dir, t.secret, &e), ERR_OK);
+    make_token(1, 1, &t);
+    sleep(2);
+    assert_int_equal(token_create(dir, &w, text, sizeof text, &e), ERR_OK);
+    assert_int_equal(count_tokens(), 1); // used up and expired ones are gone
+    make_token(1, 600, &t);
+    assert_int_equal(token_revoke(dir, text, &e), ERR_OK);
+    assert_int_equal(count_tokens(), 1);
+    assert_int_equal(token_revoke(dir, text, &e), ERR_NOT_FOUND);
+    assert_int_equal(token_revoke(dir, "loom1-", &e), ERR_FORMAT);
+    assert_int_equal(token_use(dir, t.secret, &e), ERR_OK);
+    assert_int_equal(token_parse(text, &t, &e), ERR_OK);
+    assert_int_equal(token_use(dir, t.secret, &e), ERR_AUTH);
+    assert_int_equal(e.code, ERR_AUTH);
+}
+
 static void test_token_text(void **state) {
     (void)state;
     char text[TOKEN_TEXT_MAX], copy[TOKEN_TEXT_MAX];
@@ -209,6 +243,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_enrolment_by_hand, setup, teardown),
         cmocka_unit_test_setup_teardown(test_broken_requests, setup, teardown),
         cmocka_unit_test_setup_teardown(test_token_life, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_tokens_go, setup, teardown),
         cmocka_unit_test_setup_teardown(test_token_text, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -351,6 +351,52 @@ static void test_garbage_after_the_handshake(void **state) {
     world_down(&w);
 }
 
+// Connections that say nothing; returns how many could be opened.
+static int open_idle(const struct world *w, int *fds, int n) {
+    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons((uint16_t)listener_port(w->listener))};
+    sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int i = 0; i < n; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fds[i] < 0 || connect(fds[i], (struct sockaddr *)&sa, sizeof sa)) return i;
+    }
+    return n;
+}
+
+static void i_closed(void *arg, struct link *l, const char *why) {
+    struct world *w = arg;
+    if (l == w->server) w->server = NULL;
+    if (strstr(why, "too many")) w->n_closed++;
+}
+static const struct link_handlers idle_server_handlers = {.up = s_up, .frame = s_frame, .closed = i_closed};
+
+// Those who say nothing do not keep others out; what is still shaking hands at the end goes with the listener.
+static void test_idle_connections(void **state) {
+    (void)state;
+    struct world w;
+    struct err e;
+    static int fds[LIMIT_LINKS + 44];
+    world_up(&w, TLS_LISTEN_OPEN);
+    listener_free(w.listener);
+    assert_int_equal(listener_new(w.loop, w.listen_tls, "127.0.0.1:0", &idle_server_handlers, &w, &w.listener, &e),
+                     ERR_OK);
+    w.server_answers = true;
+    int n = 0;
+    while (n < LIMIT_LINKS + 44) { // the backlog holds fewer at once
+        int some = open_idle(&w, fds + n, 25);
+        assert_int_equal(some, 25);
+        n += some;
+        run_ms(&w, 20);
+    }
+    assert_int_equal(w.n_closed, n - LIMIT_LINKS_UNPROVEN);
+    dial(&w, node, CA_HEAD_NAME, &client_handlers);
+    run_ms(&w, 4000); // before they are told to go for being silent
+    assert_int_equal(w.echoes, 9);
+    link_close(w.client);
+    w.client = NULL;
+    world_down(&w);
+    for (int i = 0; i < n; i++) close(fds[i]);
+}
+
 static void f_up(void *arg, struct link *l) {
     static uint8_t chunk[1 << 20];
     s_up(arg, l);
@@ -423,7 +469,7 @@ int main(void) {
         cmocka_unit_test(test_frames_go_both_ways), cmocka_unit_test(test_close_inside_a_callback),
         cmocka_unit_test(test_strangers_stay_out),  cmocka_unit_test(test_nobody_listens),
         cmocka_unit_test(test_hostile_handshakes),  cmocka_unit_test(test_garbage_after_the_handshake),
-        cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_slow_reader),         cmocka_unit_test(test_idle_connections),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

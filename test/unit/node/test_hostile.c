@@ -41,6 +41,7 @@ struct world {
     bool up, closed;
     struct frame_header got;
     char got_text[CONTROL_TEXT_MAX];
+    bool got_retry;
     uint8_t got_payload[16];
     struct link *peer, *good;
 };
@@ -106,7 +107,8 @@ static void p_frame(void *arg, struct link *l, const struct link_frame *f) {
     (void)l;
     w->got = f->h;
     if (f->h.type == FRAME_REFUSED)
-        assert_int_equal(control_get_text(w->control, f->control, f->h.control_bytes, w->got_text, NULL), ERR_OK);
+        assert_int_equal(
+            control_get_refused(w->control, f->control, f->h.control_bytes, w->got_text, &w->got_retry, NULL), ERR_OK);
     if (f->payload && f->h.payload_bytes <= sizeof w->got_payload)
         memcpy(w->got_payload, f->payload, f->h.payload_bytes);
     loop_stop(w->loop);
@@ -245,9 +247,20 @@ static void ask_badly(struct world *w) {
     assert_true(w->closed);
     say(w, w->tls, (struct frame_header){.type = FRAME_STEP}, (struct control_bytes){0}, 1);
     assert_true(w->closed);
-    // A control part that is no message.
+    // A control part that is no message, a name that is no text, memory that nobody has: told why.
     say(w, w->tls, join_frame, (struct control_bytes){(const uint8_t *)"\xff\xff\xff", 3}, 1);
-    assert_true(w->closed);
+    assert_int_equal(w->got.type, FRAME_REFUSED);
+    hang_up(w);
+    say(w, w->tls, join_frame, (struct control_bytes){(const uint8_t *)"\x28\x09\x32\x02\xc3\x28", 6}, 1);
+    assert_int_equal(w->got.type, FRAME_REFUSED);
+    assert_non_null(strstr(w->got_text, "JOIN: name"));
+    hang_up(w);
+    struct control_join join = join_message();
+    join.memory_bytes = UINT64_MAX;
+    say(w, w->tls, join_frame, control_put_join(w->control, &join), 1);
+    assert_int_equal(w->got.type, FRAME_REFUSED);
+    assert_non_null(strstr(w->got_text, "memory_bytes"));
+    hang_up(w);
 }
 
 static void test_bad_manners(void **state) {
@@ -297,7 +310,22 @@ static void test_bad_manners(void **state) {
     struct links_node nodes[2];
     assert_int_equal(links_nodes(w.links, nodes, 2), 1);
 
-    // The same certificate joins again: the first link is the one that goes.
+    // Another process with the same certificate has to wait while the first is heard.
+    struct control_join copy = join_message();
+    copy.boot = 2;
+    link_send_control(w.good, (struct frame_header){.type = FRAME_HEARTBEAT},
+                      control_put_heartbeat(w.control, &(struct control_heartbeat){.time_us = 1}));
+    run_ms(&w, 1000); // until the echo
+    assert_int_equal(w.got.type, FRAME_ECHO);
+    say(&w, w.tls, join_frame, control_put_join(w.control, &copy), 1);
+    assert_int_equal(w.got.type, FRAME_REFUSED);
+    assert_true(w.got_retry);
+    assert_non_null(strstr(w.got_text, "each machine needs its own --state"));
+    hang_up(&w);
+    assert_non_null(w.good);
+    assert_int_equal(w.n_joined, 1);
+
+    // The same process joins again: the first link is the one that goes.
     say(&w, w.tls, join_frame, control_put_join(w.control, &join), 1);
     for (int i = 0; i < 50 && w.good; i++) run_ms(&w, 200);
     assert_null(w.good);
@@ -305,8 +333,29 @@ static void test_bad_manners(void **state) {
     assert_int_equal(w.n_lost, 1);
     assert_int_equal(links_nodes(w.links, nodes, 2), 1);
 
+    // Another process, when the first has been silent for long enough.
+    w.good = w.peer;
+    clock_sleep_ms(700); // 3 heartbeats and 500 ms
+    say(&w, w.tls, join_frame, control_put_join(w.control, &copy), 1);
+    for (int i = 0; i < 50 && w.good; i++) run_ms(&w, 200);
+    assert_null(w.good);
+    assert_int_equal(w.n_joined, 3);
+    assert_int_equal(w.n_lost, 2);
+
+    // One head a folder.
+    struct links *second;
+    assert_int_equal(links_new(w.loop, &c, &h, &second, &e), ERR_UNAVAILABLE);
+    assert_non_null(strstr(e.text, state_dir));
+
+    // What still shakes hands when the head leaves, leaves with it.
+    struct link *late;
+    char address[64];
+    address_of(&w, address);
+    assert_int_equal(link_connect(w.loop, w.tls, address, CA_HEAD_NAME, &peer_handlers, &w, &late, &e), ERR_OK);
+    for (int i = 0; i < 3; i++) run_ms(&w, 0);
     link_close(w.peer);
     links_free(w.links);
+    link_close(late);
     tls_free(naked);
     tls_free(w.tls);
     loop_timer_free(w.give_up);

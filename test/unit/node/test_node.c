@@ -126,7 +126,7 @@ static bool has_failed(const struct world *w) { return w->failed[0] != 0; }
 static bool one_lost(const struct world *w) { return w->n_lost >= 1; }
 static bool some_heartbeats(const struct world *w) { return w->heartbeats >= 20; }
 
-static void head_up(struct world *w) {
+static void head_up_at(struct world *w, const char *address) {
     struct err e;
     const struct links_handlers h = {.arg = w,
                                      .joined = on_joined,
@@ -136,7 +136,7 @@ static void head_up(struct world *w) {
                                      .failed = on_failed,
                                      .result = on_result};
     const struct links_config c = {.state_dir = state_dir,
-                                   .listen_addr = "127.0.0.1:0",
+                                   .listen_addr = address,
                                    .heartbeat_us = 20000,
                                    .model = {.name = "loom-demo",
                                              .config_json = config_json,
@@ -151,6 +151,8 @@ static void head_up(struct world *w) {
     if (links_new(w->loop, &c, &h, &w->links, &e)) fail_msg("%s", e.text);
     w->give_up = loop_timer_new(w->loop, on_give_up, w);
 }
+
+static void head_up(struct world *w) { head_up_at(w, "127.0.0.1:0"); }
 
 static void head_down(struct world *w) {
     links_free(w->links);
@@ -192,7 +194,7 @@ static int node_main(char **argv) {
                                   .memory_bytes = strtoull(argv[5], NULL, 10),
                                   .listen_addr = "127.0.0.1:0",
                                   .cpu = {.n_threads = 1},
-                                  .once = true};
+                                  .once = !getenv("LOOM_TEST_STAYS")};
     int rc = node_run(&c, &e);
     if (rc) fprintf(stderr, "%s: %s\n", argv[3], e.text);
     return rc ? 1 : 0;
@@ -363,7 +365,12 @@ static void test_three_nodes_give_the_same_tokens(void **state) {
     struct links_node nodes[NODES + 1];
     run_until(&w, some_heartbeats);
     assert_int_equal(links_nodes(w.links, nodes, NODES + 1), NODES);
-    for (int i = 0; i < NODES; i++) assert_true(nodes[i].received_bytes > 0 && nodes[i].name[0] == 'n');
+    for (int i = 0; i < NODES; i++) {
+        assert_true(nodes[i].received_bytes > 0 && nodes[i].name[0] == 'n');
+        // The one that the route left out holds nothing for it, whatever its own books say.
+        assert_int_equal(nodes[i].slots_used, nodes[i].epoch == 3);
+        assert_int_equal(nodes[i].blocks_used > 0, nodes[i].epoch == 3);
+    }
 
     for (int i = 0; i < NODES; i++) {
         int status = node_down(w.pid[i], SIGTERM);
@@ -486,6 +493,143 @@ static void test_foreign_nodes_stay_out(void **state) {
     head_down(&w);
 }
 
+static void run_for(struct world *w, uint64_t ms) {
+    w->until = NULL;
+    loop_timer_set(w->give_up, clock_now_us() + ms * 1000);
+    loop_run(w->loop);
+    loop_timer_set(w->give_up, UINT64_MAX);
+}
+
+static bool one_joined(const struct world *w) { return w->n_joined >= 1; }
+static bool another_joined(const struct world *w) { return w->n_joined >= 2; }
+
+// A next stage that takes the connection and says nothing.
+static void test_silent_next_stage(void **state) {
+    (void)state;
+    struct world w;
+    head_up(&w);
+    w.pid[0] = node_up(&w, 20, NULL, MODEL_DIR, 1 << 30);
+    run_until(&w, one_joined);
+    w.pid[1] = node_up(&w, 21, NULL, MODEL_DIR, 1 << 30);
+    run_until(&w, two_joined);
+    kill(w.pid[1], SIGSTOP);
+    load(&w, 1, 2);
+    run_until(&w, has_failed);
+    assert_non_null(strstr(w.failed, "the link to the next stage at 127.0.0.1:"));
+    assert_non_null(strstr(w.failed, "no answer"));
+    kill(w.pid[1], SIGCONT);
+    load(&w, 2, 2);
+    run_until(&w, two_ready);
+    node_down(w.pid[0], SIGTERM);
+    node_down(w.pid[1], SIGTERM);
+    head_down(&w);
+}
+
+// Two processes with one certificate: the second waits, without disturbing the first, and takes its place when it dies.
+static void test_copied_state(void **state) {
+    (void)state;
+    struct world w;
+    char command[640], from[256], to[256], address[64];
+    head_up(&w);
+    snprintf(address, sizeof address, "127.0.0.1:%u", links_port(w.links));
+    setenv("LOOM_TEST_STAYS", "1", 1);
+    w.pid[0] = node_up(&w, 22, NULL, NULL, 1 << 30);
+    run_until(&w, one_joined);
+    node_dir(22, from);
+    node_dir(23, to);
+    snprintf(command, sizeof command, "cp -r '%s' '%s'", from, to);
+    assert_int_equal(system(command), 0);
+    w.pid[1] = node_up(&w, 23, address, NULL, 1 << 30);
+    run_for(&w, 2000);
+    assert_int_equal(w.n_joined, 1);
+    assert_int_equal(w.n_lost, 0);
+    assert_int_equal(waitpid(w.pid[1], NULL, WNOHANG), 0); // it goes on trying
+    node_down(w.pid[0], SIGKILL);
+    run_until(&w, another_joined);
+    node_down(w.pid[1], SIGTERM);
+    unsetenv("LOOM_TEST_STAYS");
+    head_down(&w);
+}
+
+// A node that is dropped whenever it joins comes back ever more slowly.
+static void test_backoff(void **state) {
+    (void)state;
+    struct world w;
+    head_up(&w);
+    setenv("LOOM_TEST_STAYS", "1", 1);
+    w.pid[0] = node_up(&w, 22, NULL, NULL, 1 << 30);
+    run_until(&w, one_joined);
+    uint64_t end_us = clock_now_us() + 2500000;
+    while (clock_now_us() < end_us) {
+        if (w.node[0]) links_drop(w.links, w.node[0], "not wanted");
+        w.node[0] = 0;
+        run_for(&w, 20);
+    }
+    assert_true(w.n_joined >= 2 && w.n_joined <= 6); // after 100, 200, 400, 800 ms
+    node_down(w.pid[0], SIGTERM);
+    unsetenv("LOOM_TEST_STAYS");
+    head_down(&w);
+}
+
+// Enrolment outlasts a head that is not there yet.
+static void test_enrolment_waits(void **state) {
+    (void)state;
+    struct world w;
+    char address[64], token[TOKEN_TEXT_MAX];
+    struct err e;
+    head_up(&w);
+    snprintf(address, sizeof address, "127.0.0.1:%u", links_port(w.links));
+    const struct token_wish wish = {.address = address, .uses = 1, .ttl_s = 600};
+    assert_int_equal(token_create(state_dir, &wish, token, sizeof token, &e), ERR_OK);
+    pid_t pid = node_up(&w, 24, token, NULL, 1 << 30);
+    head_down(&w);
+    clock_sleep_ms(600);
+    head_up_at(&w, address);
+    run_until(&w, one_joined);
+    node_down(pid, SIGTERM);
+    head_down(&w);
+}
+
+static bool one_ready(const struct world *w) { return w->n_ready == 1; }
+
+// A node whose disk takes no weights serves all the same; one whose cache is taken away makes it anew.
+static void test_no_cache(void **state) {
+    (void)state;
+    struct world w;
+    char dir[256], path[300];
+    struct err e;
+    head_up(&w);
+    node_dir(25, dir);
+    snprintf(path, sizeof path, "%s/weights", dir);
+    assert_int_equal(file_mkdir_all(dir, 0700, &e), ERR_OK);
+    assert_int_equal(file_write(path, "not a folder", 12, 0600, &e), ERR_OK);
+    w.pid[0] = node_up(&w, 25, NULL, NULL, 1 << 30);
+    run_until(&w, one_joined);
+    load(&w, 1, 1);
+    run_until(&w, one_ready);
+    assert_int_equal(unlink(path), 0);
+    struct brain_load other = {.node = w.node[0], .epoch = 2, .n_stages = 1, .b = hparams.n_layers, .n_blocks = 9};
+    w.epoch = 2;
+    w.n_ready = 0;
+    links_load(w.links, &other); // not the blocks of before: it is loaded again
+    run_until(&w, one_ready);
+    assert_true(count_cached(25) > 0);
+    node_down(w.pid[0], SIGTERM);
+    head_down(&w);
+}
+
+static void test_names(void **state) {
+    (void)state;
+    static const char *const bad[] = {"", "a\nb", "\xff", "\x1b[2J"};
+    struct node_config c = {.join = "127.0.0.1:9", .state_dir = state_dir, .once = true};
+    struct err e;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        c.name = bad[i];
+        assert_int_equal(node_run(&c, &e), ERR_USAGE);
+        assert_non_null(strstr(e.text, "--name"));
+    }
+}
+
 int main(int argc, char **argv) {
     struct err e;
     if (argc == 6) return node_main(argv);
@@ -505,6 +649,12 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_kill_and_join_again),
         cmocka_unit_test(test_memory_bound_is_kept),
         cmocka_unit_test(test_foreign_nodes_stay_out),
+        cmocka_unit_test(test_silent_next_stage),
+        cmocka_unit_test(test_copied_state),
+        cmocka_unit_test(test_backoff),
+        cmocka_unit_test(test_enrolment_waits),
+        cmocka_unit_test(test_no_cache),
+        cmocka_unit_test(test_names),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     char command[128];

@@ -227,6 +227,69 @@ static void test_small_messages(void **state) {
     assert_int_equal(text[5], ' ');
 }
 
+// JOIN as an end would send it that does not clean its texts: field 6 is the name, 5 the port.
+static int get_join_named(const char *name, struct control_join *m, struct err *e) {
+    uint8_t raw[128] = {0x28, 9, 0x32, (uint8_t)strlen(name)};
+    memcpy(raw + 4, name, strlen(name));
+    return control_get_join(c, raw, (uint32_t)(4 + strlen(name)), m, e);
+}
+
+static void test_texts(void **state) {
+    (void)state;
+    static const char *const good[] = {"n", "", "织云", "caf\xc3\xa9 \xf0\x9f\x98\x80", "\xef\xbf\xbd"};
+    static const char *const bad[] = {"\x1b[2J",  "a\nb",
+                                      "\x7f",     "\xff",
+                                      "\xc3",     "a\xc3(",
+                                      "\xc0\xaf", "\xed\xa0\x80",
+                                      "\xc2\x85", "\xf4\x90\x80\x80",
+                                      "\xe2\x82", "\xf8\x88\x80\x80\x80"};
+    struct control_join m;
+    struct err e;
+    char text[CONTROL_TEXT_MAX];
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_int_equal(get_join_named(good[i], &m, &e), ERR_OK);
+        assert_string_equal(m.name, good[i]);
+        assert_int_equal(control_text_prefix(good[i], 100), strlen(good[i]));
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(get_join_named(bad[i], &m, &e), ERR_FORMAT);
+        assert_non_null(strstr(e.text, "JOIN: name"));
+        assert_true(control_text_prefix(bad[i], 100) < strlen(bad[i]));
+        // What this end sends is always good.
+        struct control_bytes p = control_put_text(c, bad[i]);
+        assert_int_equal(control_get_text(c, p.data, p.len, text, &e), ERR_OK);
+        assert_int_equal(strlen(text) > 0, 1);
+    }
+    assert_int_equal(control_text_prefix("ab\xc3\xa9", 3), 2);
+    char small[4];
+    control_text_clean("ab\xc3\xa9", small, sizeof small);
+    assert_string_equal(small, "ab");
+    control_text_clean("a\xff\n\xff", small, sizeof small);
+    assert_string_equal(small, "a? ");
+}
+
+static void test_join_and_refusal(void **state) {
+    (void)state;
+    struct control_join join = {.ln = 1, .port = 1, .memory_bytes = CONTROL_MEMORY_MAX, .boot = 77, .name = "n"}, join2;
+    char text[CONTROL_TEXT_MAX];
+    bool retry = false;
+    struct err e;
+    struct control_bytes p = control_put_join(c, &join);
+    assert_int_equal(control_get_join(c, p.data, p.len, &join2, &e), ERR_OK);
+    assert_int_equal(join2.boot, 77);
+    join.memory_bytes++;
+    p = control_put_join(c, &join);
+    assert_int_equal(control_get_join(c, p.data, p.len, &join2, &e), ERR_LIMIT);
+    assert_non_null(strstr(e.text, "memory_bytes"));
+    p = control_put_refused(c, "later", true);
+    assert_int_equal(control_get_refused(c, p.data, p.len, text, &retry, &e), ERR_OK);
+    assert_true(retry);
+    assert_string_equal(text, "later");
+    p = control_put_text(c, "never");
+    assert_int_equal(control_get_refused(c, p.data, p.len, text, &retry, &e), ERR_OK);
+    assert_false(retry);
+}
+
 static void test_manifest(void **state) {
     (void)state;
     struct control_ask *ask = calloc(1, sizeof *ask), *ask2 = calloc(1, sizeof *ask2);
@@ -279,10 +342,15 @@ static void test_amplification(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_step),           cmocka_unit_test(test_largest_step),
-        cmocka_unit_test(test_broken_steps),   cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_small_messages), cmocka_unit_test(test_manifest),
+        cmocka_unit_test(test_step),
+        cmocka_unit_test(test_largest_step),
+        cmocka_unit_test(test_broken_steps),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_small_messages),
+        cmocka_unit_test(test_manifest),
         cmocka_unit_test(test_amplification),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_join_and_refusal),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
