@@ -26,7 +26,7 @@ node thief "$TOKEN" --once
 ok "a token that was used is refused" has_left thief 1
 ok "in one clear line" grep -qi '^loom node: .*token.*used up' "$WORK/thief.err"
 node wrong "${TOKEN%????}aaaa" --once
-ok "a token that was copied badly" has_left wrong 1
+ok "a token that was copied badly" has_left wrong 2
 ok "says so" grep -qi 'token' "$WORK/wrong.err"
 HOURS=$(token --hours 1)
 # Its expiry is the last word of the last line.
