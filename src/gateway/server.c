@@ -34,7 +34,10 @@ static void prepare_run(void *arg) {
 static int resolve(const char *listen_addr, struct addrinfo **found, struct err *e) {
     struct hostport hp;
     char port[8];
-    if (hostport_parse(listen_addr, &hp, e)) return err_prefix(e, "listen address");
+    if (hostport_parse(listen_addr, &hp, e)) {
+        err_prefix(e, "listen address");
+        return ERR_USAGE;
+    }
     snprintf(port, sizeof port, "%u", hp.port);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     int rc = getaddrinfo(hp.host[0] ? hp.host : NULL, port, &hints, found);
