@@ -34,9 +34,10 @@ static void print_text(const json_t *root) {
     size_t i;
     json_t *s;
     bool ready = json_is_true(json_object_get(root, "ready"));
-    printf("%s: %s, %s\n", json_string_value(json_object_get(root, "model")),
-           ready ? flags_text("ready", "就绪") : flags_text("not ready", "未就绪"),
-           json_string_value(json_object_get(root, "why")));
+    const char *why = json_string_value(json_object_get(root, "why"));
+    printf("%s: %s%s%s\n", json_string_value(json_object_get(root, "model")),
+           ready ? flags_text("ready", "就绪") : flags_text("not ready", "未就绪"), why && why[0] ? ": " : "",
+           why ? why : "");
     printf(flags_text("epoch %.0f, window %.0f tokens, KV blocks %.0f of %.0f used, %.0f running, %.0f waiting\n",
                       "纪元 %.0f，窗口 %.0f token，KV 块 %.0f / %.0f 已用，运行 %.0f，等待 %.0f\n"),
            number(root, "epoch"), number(root, "context"), number(root, "kv_blocks_used"), number(root, "kv_blocks"),
