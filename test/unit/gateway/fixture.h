@@ -21,19 +21,13 @@ struct fixture {
 
 static struct fixture fx;
 
-static inline const char *fx_model_dir(void) {
-    const char *own = LOOM_SOURCE_DIR "/models/loom-demo", *lent = LOOM_SOURCE_DIR "/../shared/models/loom-demo";
-    if (file_exists(LOOM_SOURCE_DIR "/models/loom-demo/tokenizer.json")) return own;
-    if (file_exists(LOOM_SOURCE_DIR "/../shared/models/loom-demo/tokenizer.json")) return lent;
-    printf("skipped: needs ../shared/models/loom-demo\n");
-    exit(77);
-}
+static const char fx_model_dir[] = LOOM_SOURCE_DIR "/models/loom-demo";
 
 // Once a binary: tokenizer and template.
 static inline void fx_load(void) {
     struct err e;
     char path[512];
-    const char *dir = fx_model_dir();
+    const char *dir = fx_model_dir;
     log_set_level(LOG_ERROR);
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
     if (tokenizer_open(path, &fx.tokenizer, &e)) err_assert_failed(__FILE__, __LINE__, "tokenizer", "%s", e.text);
