@@ -261,6 +261,36 @@ static const char *find_model(void) {
     return NULL;
 }
 
+// Ctrl-C ends the demo at once: its nodes end with it, and its folder, which holds a key, is removed.
+static void *end_on_signal(void *arg) {
+    sigset_t set;
+    int sig;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    while (sigwait(&set, &sig)) {
+    }
+    if (fork() == 0) { // the nodes end when this process has ended; until then they write into the folder
+        clock_sleep_ms(500);
+        file_remove_tree(arg);
+        _exit(0);
+    }
+    _exit(128 + sig);
+}
+
+// From here on these two signals come to that thread alone.
+static int watch_signals(char *state, struct err *e) {
+    sigset_t set;
+    pthread_t thread;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    if (pthread_create(&thread, NULL, end_on_signal, state)) return err_set(e, ERR_NOMEM, "no room for a thread");
+    pthread_detach(thread);
+    return ERR_OK;
+}
+
 static int run(const struct command *c, int argc, char **argv) {
     struct serve s = {.flags = serve_defaults};
     const char *model = find_model(), *question = NULL;
@@ -284,7 +314,8 @@ static int run(const struct command *c, int argc, char **argv) {
     s.flags.local_nodes = 3;
     s.flags.compute.threads = 1;
     s.flags.quiet_nodes = !s.flags.compute.verbose;
-    rc = serve_start(&s, model, &e);
+    rc = watch_signals(state, &e);
+    if (!rc) rc = serve_start(&s, model, &e);
     if (!rc) rc = head_wait_ready(s.head, 120000, &e);
     if (!rc) rc = tell_until_hurt(&s, question, &e);
     serve_stop(&s);

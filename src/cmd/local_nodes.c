@@ -27,7 +27,8 @@ struct one {
 struct local_nodes {
     struct local_nodes_config config;
     char token[TOKEN_TEXT_MAX], threads[16], memory[32];
-    uint64_t token_us; // when it was made
+    char token_file[LIMIT_PATH], join[LIMIT_PATH + 1]; // the token, for this user's eyes only; "@" and its path
+    uint64_t token_us;                                 // when it was made
     struct one node[LIMIT_NODES];
 };
 
@@ -35,6 +36,7 @@ static void revoke_token(struct local_nodes *l) {
     struct err e;
     if (l->token[0] && token_revoke(l->config.state_dir, l->token, &e)) LOG_D("serve", "%s", e.text);
     l->token[0] = 0;
+    unlink(l->token_file);
 }
 
 // A node needs a token when it has no certificate yet, or lost it. One token serves all of them, for a short time, and
@@ -50,11 +52,11 @@ static int renew_token(struct local_nodes *l, struct err *e) {
     revoke_token(l);
     memcpy(l->token, fresh, sizeof fresh);
     l->token_us = now_us;
-    return ERR_OK;
+    return file_write(l->token_file, fresh, strlen(fresh), 0600, e);
 }
 
 static int start_one(struct local_nodes *l, struct one *n, struct err *e) {
-    const char *args[MAX_ARGS] = {"loom",    "node",       "--join",   l->token,      "--once",   "--name", n->name,
+    const char *args[MAX_ARGS] = {"loom",    "node",       "--join",   l->join,       "--once",   "--name", n->name,
                                   "--state", n->state_dir, "--listen", "127.0.0.1:0", "--memory", l->memory};
     int k = 13;
     if (l->config.threads) {
@@ -94,11 +96,14 @@ int local_nodes_start(const struct local_nodes_config *c, struct local_nodes **o
     l->config = *c;
     snprintf(l->threads, sizeof l->threads, "%u", c->threads);
     snprintf(l->memory, sizeof l->memory, "%llu", (unsigned long long)c->memory_bytes);
-    int rc = ERR_OK;
+    int k = snprintf(l->token_file, sizeof l->token_file, "%s/local/token-%d", c->state_dir, (int)getpid());
+    int rc =
+        k < 0 || (size_t)k >= sizeof l->token_file ? err_set(e, ERR_LIMIT, "--state: the path is too long") : ERR_OK;
+    snprintf(l->join, sizeof l->join, "@%s", l->token_file);
     for (uint32_t i = 0; i < c->n && !rc; i++) {
         struct one *n = &l->node[i];
         snprintf(n->name, sizeof n->name, "node-%u", i);
-        int k = snprintf(n->state_dir, sizeof n->state_dir, "%s/local/node-%u", c->state_dir, i);
+        k = snprintf(n->state_dir, sizeof n->state_dir, "%s/local/node-%u", c->state_dir, i);
         if (k < 0 || (size_t)k >= sizeof n->state_dir) rc = err_set(e, ERR_LIMIT, "--state: the path is too long");
         if (!rc) rc = file_mkdir_all(n->state_dir, 0700, e);
         if (!rc) rc = start_one(l, n, e);

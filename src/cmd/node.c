@@ -1,4 +1,5 @@
 // loom node: one machine's (or device's) part of a cluster.
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include "cmd/cmd.h"
 #include "net/token.h"
 #include "node/node.h"
+#include "os/file.h"
 
 static int check(const struct node_config *n, struct err *e) {
     static const char prefix[] = "loom1-";
@@ -23,6 +25,17 @@ static int check(const struct node_config *n, struct err *e) {
     return ERR_OK;
 }
 
+// "@FILE": the token stands in a file, because a command line is there for all users of the machine to read.
+static int read_join(struct node_config *n, char **text, struct err *e) {
+    size_t len;
+    if (!n->join || n->join[0] != '@') return ERR_OK;
+    int rc = file_read(n->join + 1, TOKEN_TEXT_MAX + 64, text, &len, e);
+    if (rc) return err_prefix(e, "--join");
+    (*text)[strcspn(*text, " \t\r\n")] = 0;
+    n->join = *text;
+    return ERR_OK;
+}
+
 static int run(const struct command *c, int argc, char **argv) {
     struct compute_flags compute = {0};
     struct node_config n = {.listen_addr = "0.0.0.0:0"};
@@ -30,7 +43,8 @@ static int run(const struct command *c, int argc, char **argv) {
     bool quiet = false;
     const struct flag own[] = {
         {"--join", FLAG_STRING, &n.join, 0, 0, "TOKEN|ADDR",
-         "a join token, or HOST:PORT of a head that knows this node", "加入令牌，或已认识本节点的头节点 HOST:PORT"},
+         "a join token, @FILE with one, or HOST:PORT of a head that knows this node",
+         "加入令牌、含令牌的 @文件，或已认识本节点的头节点 HOST:PORT"},
         {"--listen", FLAG_STRING, &n.listen_addr, 0, 0, "ADDR:PORT", "where other nodes connect (default: any port)",
          "供其他节点连接的地址（默认任意端口）"},
         {"--model", FLAG_STRING, &n.model_dir, 0, 0, "DIR",
@@ -54,7 +68,9 @@ static int run(const struct command *c, int argc, char **argv) {
     char dir[LIMIT_PATH];
     int n_rest;
     struct err e;
+    char *join = NULL;
     int rc = flags_parse(c, tables, argc, argv, NULL, 0, &n_rest, &e);
+    if (!rc) rc = read_join(&n, &join, &e);
     if (!rc) rc = check(&n, &e);
     if (!rc) rc = compute_cpu(&compute, &n.cpu, &e);
     if (!rc) rc = state_dir(state, dir, sizeof dir, &e);
@@ -62,6 +78,7 @@ static int run(const struct command *c, int argc, char **argv) {
     n.state_dir = dir;
     log_set_name(n.name);
     if (!rc) rc = node_run(&n, &e);
+    free(join);
     return rc ? flags_fail(c, &e) : EXIT_FINE;
 }
 

@@ -18,8 +18,8 @@
 #include "os/thread.h"
 
 enum { PUBLISH_US = 100000 };
-// The local stages are one node to the brain.
-static const uint64_t local_node = 1;
+// The local stages are one node to the brain (h->local_node). They cannot go away, so no step of theirs is ever late.
+static const uint64_t local_patience_us = 365 * 86400 * 1000000ull;
 // The canary is a request of the head's own: one token through all stages before /health says ready.
 static const uint64_t canary_id = UINT64_MAX;
 
@@ -101,7 +101,10 @@ static void carry_out(struct head *h, const struct brain_action *a) {
         hand_over(h, &a->event);
         break;
     case ACT_DROP_NODE:
-        if (h->links) links_drop(h->links, a->node, a->why);
+        if (h->links)
+            links_drop(h->links, a->node, a->why);
+        else
+            h->local_lost = true; // a step failed: they join anew at the next beat
         break;
     case ACT_ROUTE_UP:
         LOG_I("head", "route of epoch %u is up: %u stage%s", a->epoch, a->n_stages, a->n_stages == 1 ? "" : "s");
@@ -187,26 +190,28 @@ static void on_result(void *arg, const struct step_result *r) {
     atomic_fetch_add_explicit(&h->n_results, 1, memory_order_relaxed);
 }
 
-// The local stages live as long as the head and cannot hang without hanging all of it.
-static void local_heartbeat(struct head *h) { brain_heartbeat(h->brain, clock_now_us(), local_node, h->epoch, 0, 0); }
-
 static void on_local_beat(void *arg) {
     struct head *h = arg;
-    local_heartbeat(h);
+    if (h->local_lost) {
+        h->local_lost = false;
+        h->local_node++;
+        on_joined(h, h->local_node, h->local_memory_bytes);
+    }
+    brain_heartbeat(h->brain, clock_now_us(), h->local_node, h->epoch, 0, 0);
     act(h);
     loop_timer_set(h->local_beat, clock_now_us() + h->heartbeat_us);
 }
 
-static void on_local_ready(void *arg, uint32_t epoch) { on_ready(arg, local_node, epoch); }
+static void on_local_ready(void *arg, uint32_t epoch) { on_ready(arg, ((struct head *)arg)->local_node, epoch); }
 
 static void on_local_failed(void *arg, uint32_t epoch, const char *why) {
     LOG_W("head", "local stages, epoch %u: %s", epoch, why);
-    on_failed(arg, local_node, epoch, why);
+    on_failed(arg, ((struct head *)arg)->local_node, epoch, why);
 }
 
 static void on_start(void *arg) {
     struct head *h = arg;
-    if (h->local) on_joined(h, local_node, h->local_memory_bytes);
+    h->local_lost = h->local != NULL; // joins at the first beat
     if (h->local) on_local_beat(h);
     on_publish(h);
     act(h);
@@ -339,7 +344,7 @@ static int start_brain(struct head *h, const struct head_config *c, struct err *
                               .wait_for_node_us = c->wait_for_node_ms * 1000ull,
                               .heartbeat_us = h->heartbeat_us,
                               .node_timeout_us = c->node_timeout_ms * 1000ull,
-                              .step_deadline_us = c->step_deadline_ms * 1000ull,
+                              .step_deadline_us = c->cluster_addr ? c->step_deadline_ms * 1000ull : local_patience_us,
                               .load_deadline_us = 60 * 1000000ull};
     int rc = head_plan_model(p, &c->mode, c->chunk_rows, &bc.model, e);
     return rc ? rc : brain_new(&bc, &h->brain, e);
@@ -354,7 +359,11 @@ int head_new(const struct head_config *c, struct head **out, struct err *e) {
     struct head *h = calloc(1, sizeof *h);
     if (!h) return err_set(e, ERR_NOMEM, "no memory for the head");
     pthread_mutex_init(&h->lock, NULL);
-    pthread_cond_init(&h->changed, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&h->changed, &attr);
+    pthread_condattr_destroy(&attr);
     map_init(&h->sinks, 2 * LIMIT_QUEUED, random_u64());
     h->context = c->context;
     h->model_name = c->model->name;

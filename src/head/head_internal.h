@@ -35,7 +35,9 @@ struct head {
     // The loop's thread alone.
     struct brain *brain;
     struct loop_timer *tick, *publish, *local_beat;
-    struct map sinks; // request id -> struct gateway_sink
+    uint64_t local_node; // the number under which the local stages are joined
+    bool local_lost;     // the brain dropped them
+    struct map sinks;    // request id -> struct gateway_sink
     bool route_up, ready, wants_canary, canary_runs, stopping;
     uint32_t epoch, n_stages;
     struct err canary_err; // code 0, or why the last canary failed

@@ -39,7 +39,7 @@ void head_health(void *head, struct gateway_health *health) {
 
 int head_wait_ready(struct head *h, uint64_t timeout_ms, struct err *e) {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += (time_t)(timeout_ms / 1000);
     until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
     if (until.tv_nsec >= 1000000000) {
@@ -139,15 +139,16 @@ static int add_node(const struct links_node *n, bool first, struct buf *out) {
     if (!rc) rc = buf_add_json_string(out, n->name, strlen(n->name));
     if (!rc) rc = buf_addf(out, ",\"address\":");
     if (!rc) rc = buf_add_json_string(out, n->address, strlen(n->address));
+    if (!rc) rc = buf_addf(out, ",\"isa\":");
+    if (!rc) rc = buf_add_json_string(out, n->isa, strlen(n->isa));
     if (rc) return rc;
     return buf_addf(out,
-                    ",\"isa\":\"%s\",\"epoch\":%u,\"layers\":[%u,%u],\"memory_bytes\":%llu,\"memory_used_bytes\":%llu,"
+                    ",\"epoch\":%u,\"layers\":[%u,%u],\"memory_bytes\":%llu,\"memory_used_bytes\":%llu,"
                     "\"blocks_used\":%u,\"slots_used\":%u,\"steps\":%llu,\"busy_us\":%llu,\"sent_bytes\":%llu,"
                     "\"received_bytes\":%llu,\"rtt_ms\":%.3f}",
-                    n->isa, n->epoch, n->a, n->b, (unsigned long long)n->memory_bytes,
-                    (unsigned long long)n->memory_used_bytes, n->blocks_used, n->slots_used,
-                    (unsigned long long)n->steps, (unsigned long long)n->busy_us, (unsigned long long)n->sent_bytes,
-                    (unsigned long long)n->received_bytes, n->rtt_ms);
+                    n->epoch, n->a, n->b, (unsigned long long)n->memory_bytes, (unsigned long long)n->memory_used_bytes,
+                    n->blocks_used, n->slots_used, (unsigned long long)n->steps, (unsigned long long)n->busy_us,
+                    (unsigned long long)n->sent_bytes, (unsigned long long)n->received_bytes, n->rtt_ms);
 }
 
 // The snapshot is a few hundred KB at most and asked for rarely: written out under the lock rather than copied.

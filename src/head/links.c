@@ -238,6 +238,7 @@ int links_new(struct loop *l, const struct links_config *c, const struct links_h
     k->model = c->model;
     k->heartbeat_us = c->heartbeat_us;
     k->next_id = 1;
+    k->boot = random_u64() | 1;
     k->lock = -1;
     list_init(&k->peers);
     map_init(&k->nodes, LIMIT_NODES, random_u64());

@@ -68,6 +68,7 @@ struct links {
     char *state_dir;
     int lock; // on state_dir: one head has it
     uint64_t heartbeat_us, selftest;
+    uint64_t boot; // random, of this process
     struct ca *ca;
     struct ident *ident;
     struct tls *tls;

@@ -78,6 +78,7 @@ static void send_welcome(struct peer *p) {
                                 .max_rows = k->model.max_rows,
                                 .max_context = k->model.max_context,
                                 .plan_hash = model_plan_hash(h, &k->model.mode),
+                                .boot = k->boot,
                                 .heartbeat_us = k->heartbeat_us,
                                 .n_freq = h->n_freq,
                                 .rope_factor = h->rope_factor};

@@ -12,6 +12,7 @@ struct node_model {
     struct run_mode mode;
     uint32_t max_rows, max_context;
     uint64_t plan_hash;
+    uint64_t head_boot; // the head's process: its model's bytes do not change, another one's may be others
 };
 
 enum work_type { WORK_STEP, WORK_LOAD };

@@ -13,7 +13,7 @@ enum { ASK_TENSORS = 8 };
 
 // What is resident. A load that asks for just this keeps it.
 struct holding {
-    uint64_t plan_hash;
+    uint64_t plan_hash, head_boot;
     uint32_t a, b, n_blocks, max_rows, max_context;
     struct stage *stage;
     struct tensors *tensors;
@@ -175,8 +175,9 @@ static int check_memory(struct compute *c, const struct work *w, uint64_t *bytes
 
 static bool is_held(const struct compute *c, const struct work *w) {
     const struct holding *h = c->held;
-    return h && h->plan_hash == w->model->plan_hash && h->a == w->a && h->b == w->b && h->n_blocks == w->n_blocks &&
-           h->max_rows == w->model->max_rows && h->max_context == w->model->max_context;
+    return h && h->plan_hash == w->model->plan_hash && h->head_boot == w->model->head_boot && h->a == w->a &&
+           h->b == w->b && h->n_blocks == w->n_blocks && h->max_rows == w->model->max_rows &&
+           h->max_context == w->model->max_context;
 }
 
 static int gather(struct compute *c, const struct work *w, struct need_list *l, struct holding *h, struct err *e) {
@@ -216,6 +217,7 @@ int loader_run(struct compute *c, struct work *w, struct err *e) {
         return rc;
     }
     h->plan_hash = w->model->plan_hash;
+    h->head_boot = w->model->head_boot;
     h->a = w->a;
     h->b = w->b;
     h->n_blocks = w->n_blocks;

@@ -11,6 +11,7 @@ enum {
     NODE_STEADY_MS = 5000,         // joined for so long without a failure: the next attempt comes at once again
     NODE_NEXT_RETRY_MS = 100,      // between attempts to reach the next stage's node
     NODE_NEXT_CONNECT_MS = 1000,   // for one of them
+    NODE_LOADS = 16,               // LOADs that wait for the compute thread
     NODE_NEXT_MS = 3000,           // for all of them, from the LOAD or from the end of the last good one
     NODE_BYE_MS = 50,              // for the last frames to leave
     NODE_SILENT_MS = 5000,         // a head that echoes no heartbeat for so long (or 20 heartbeats) is gone
@@ -56,6 +57,7 @@ struct node {
 
     // The epoch. load counts all LOADs of this process, since a restarted head may use an epoch's number again.
     uint64_t load;
+    uint32_t n_loads; // at the compute thread
     uint32_t epoch, stage_index;
     bool assigned, failed, ready_sent, is_last;
     struct control_load route;

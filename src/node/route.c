@@ -195,6 +195,7 @@ static int check_load(const struct node *n, const struct frame_header *h, const 
 }
 
 static int push_load(struct node *n) {
+    if (n->n_loads >= NODE_LOADS) return ERR_LIMIT;
     struct work *w = calloc(1, sizeof *w);
     struct node_model *model = malloc(sizeof *model);
     if (w && model) {
@@ -205,7 +206,10 @@ static int push_load(struct node *n) {
                            .a = n->route.a,
                            .b = n->route.b,
                            .n_blocks = n->route.n_blocks};
-        if (compute_push(&n->compute, w) == ERR_OK) return ERR_OK;
+        if (compute_push(&n->compute, w) == ERR_OK) {
+            n->n_loads++;
+            return ERR_OK;
+        }
     }
     free(model);
     free(w);

@@ -112,17 +112,20 @@ static void step_done(struct node *n, struct work *w) {
         h.type = FRAME_TOKENS;
         h.stage = n->stage_index;
         link_send_control(n->head, h, control_put_tokens(n->control, &w->result));
-    } else if (n->next) { // else the link broke, which is being dealt with
+    } else if (n->next) {
         h.type = FRAME_STEP;
         h.stage = n->stage_index + 1;
         h.dtype = DT_BF16;
         link_send(n->next, h, (struct control_bytes){w->control, w->control_bytes}, w->out,
                   rows * n->model.hparams.hidden * 2, w->fault, rows);
+    } else {
+        return; // the link broke, which is being dealt with
     }
     n->done_step = w->step->id;
 }
 
 static void load_done(struct node *n, struct work *w) {
+    n->n_loads--;
     if (n->assigned && w->load == n->load) {
         if (w->rc) {
             session_send_failed(n, w->e.text);

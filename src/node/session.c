@@ -119,6 +119,7 @@ static int take_welcome(struct node *n, const struct link_frame *f, struct err *
     model->mode = (struct run_mode){.weights = (enum weight_mode)m.weights, .kv = (enum kv_type)m.kv};
     model->max_rows = m.max_rows;
     model->max_context = m.max_context;
+    model->head_boot = m.boot;
     model->plan_hash = model_plan_hash(&model->hparams, &model->mode);
     if (model->plan_hash != m.plan_hash)
         return err_set(e, ERR_UNSUPPORTED, "the plan's hash is %016lx here and %016lx at the head: other programs",

@@ -15,6 +15,7 @@ int queue_init(struct queue *q, uint32_t cap, bool with_fd, struct err *e) {
     if (!q->items) return err_set(e, ERR_NOMEM, "queue: no memory for %u items", cap);
     if (with_fd && (q->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) < 0) {
         free(q->items);
+        q->items = NULL; // as before: not initialised
         return err_set(e, ERR_IO, "queue: eventfd: %s", strerror(errno));
     }
     pthread_mutex_init(&q->lock, NULL);

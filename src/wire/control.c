@@ -180,6 +180,7 @@ struct control_bytes control_put_welcome(struct control *c, const struct control
     p.max_context = m->max_context;
     p.plan_hash = m->plan_hash;
     p.heartbeat_us = m->heartbeat_us;
+    p.boot = m->boot;
     p.n_fq_bits = m->n_freq;
     p.fq_bits = bits;
     memcpy(&p.rope_factor_bits, &m->rope_factor, sizeof m->rope_factor);
@@ -211,6 +212,7 @@ int control_get_welcome(struct control *c, const void *data, uint32_t len, struc
                                   .max_context = p->max_context,
                                   .plan_hash = p->plan_hash,
                                   .heartbeat_us = p->heartbeat_us,
+                                  .boot = p->boot,
                                   .n_freq = (uint32_t)p->n_fq_bits};
     if (p->n_fq_bits) memcpy(m->fq, p->fq_bits, p->n_fq_bits * sizeof m->fq[0]);
     memcpy(&m->rope_factor, &p->rope_factor_bits, sizeof m->rope_factor);

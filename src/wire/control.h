@@ -48,6 +48,7 @@ struct control_welcome {
     bool verify;
     uint32_t max_rows, max_context;
     uint64_t plan_hash, heartbeat_us;
+    uint64_t boot; // random, of the head's process
     uint32_t n_freq;
     double fq[LIMIT_HEAD_DIM / 2]; // travel as bits
     float rope_factor;
