@@ -19,6 +19,8 @@ struct compute_flags {
     uint64_t memory_bytes;
     bool verbose;
 };
+// The defaults that are no zeros: also of serve, whose own table holds these flags.
+enum { COMPUTE_CHUNK = 512, COMPUTE_SEQUENCES = 16 };
 extern const struct compute_flags compute_defaults;
 enum { COMPUTE_FLAGS = 11, LEAST_SIZE_BYTES = 1 << 20 };
 void compute_flags_table(struct compute_flags *f, struct flag table[COMPUTE_FLAGS]);

@@ -13,9 +13,9 @@
 #include "os/hostport.h"
 #include "text/chat.h"
 
-enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 512, DEFAULT_SEQUENCES = 16 };
+enum { DEFAULT_CONTEXT = 8192 };
 
-const struct compute_flags compute_defaults = {.chunk = DEFAULT_CHUNK, .sequences = DEFAULT_SEQUENCES};
+const struct compute_flags compute_defaults = {.chunk = COMPUTE_CHUNK, .sequences = COMPUTE_SEQUENCES};
 
 void compute_flags_table(struct compute_flags *f, struct flag table[COMPUTE_FLAGS]) {
     const struct flag flags[COMPUTE_FLAGS] = {

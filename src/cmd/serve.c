@@ -14,7 +14,7 @@
 const struct serve_flags serve_defaults = {.listen = "127.0.0.1:8080",
                                            .wait_for_node_s = 60,
                                            .node_timeout_ms = 3000,
-                                           .compute = {.chunk = 512, .sequences = 16}};
+                                           .compute = {.chunk = COMPUTE_CHUNK, .sequences = COMPUTE_SEQUENCES}};
 
 static int start_head(struct serve *s, struct err *e) {
     const struct serve_flags *f = &s->flags;
