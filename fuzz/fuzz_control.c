@@ -13,6 +13,7 @@ static union {
     struct control_join join;
     struct control_welcome welcome;
     struct control_load load;
+    struct control_next next;
     struct control_heartbeat heartbeat;
     struct control_ask ask;
     struct control_manifest manifest;
@@ -33,6 +34,16 @@ static union {
         if (p.len != kept_len || memcmp(p.data, kept, p.len) != 0) abort();                                            \
     } while (0)
 
+// The same for messages that come as several values.
+#define ROUND_TRIP2(X, get_a, get_b, put_a, put_b)                                                                     \
+    do {                                                                                                               \
+        if (control_get_##X(c, data, len, get_a, get_b, &e)) break;                                                    \
+        keep(control_put_##X(c, put_a, put_b));                                                                        \
+        if (control_get_##X(c, kept, kept_len, get_a, get_b, &e)) abort();                                             \
+        struct control_bytes p = control_put_##X(c, put_a, put_b);                                                     \
+        if (p.len != kept_len || memcmp(p.data, kept, p.len) != 0) abort();                                            \
+    } while (0)
+
 static uint8_t kept[256 << 10];
 static uint32_t kept_len;
 
@@ -41,9 +52,19 @@ static void keep(struct control_bytes p) {
     kept_len = p.len;
 }
 
+static void hot_round_trip(struct control *c, const uint8_t *data, uint32_t len) {
+    bool hot = false, again = false;
+    struct err e;
+    if (control_get_hot(c, data, len, &hot, &e)) return;
+    keep(control_put_hot(c, hot));
+    if (control_get_hot(c, kept, kept_len, &again, &e) || again != hot) abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct control *c;
     static struct step *step;
+    struct control_step_mark mark = {0};
+    bool flag = false;
     struct err e;
     if (!c) c = control_new();
     if (!step) step = step_new();
@@ -51,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t which = *data++;
     uint32_t len = (uint32_t)(size - 1);
     memset(&m, 0, sizeof m);
-    switch (which % 13) {
+    switch (which % 18) {
     case 0:
         ROUND_TRIP(enrol, &m.enrol);
         break;
@@ -88,9 +109,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     case 11:
         ROUND_TRIP(attach, m.key);
         break;
-    default:
-        ROUND_TRIP(step, step);
+    case 12:
+        ROUND_TRIP2(step, step, &mark, step, &mark);
         if (step->n_seqs <= LIMIT_SEQS) (void)!step_check(step, 1000, 1000, &e);
+        break;
+    case 13:
+        ROUND_TRIP(next, &m.next);
+        break;
+    case 14:
+        hot_round_trip(c, data, len);
+        break;
+    case 15:
+        ROUND_TRIP2(failed, m.text, &flag, m.text, flag);
+        break;
+    case 16:
+        ROUND_TRIP2(refused, m.text, &flag, m.text, flag);
+        break;
+    default:
+        ROUND_TRIP2(leave, &flag, m.text, flag, m.text);
     }
     return 0;
 }

@@ -49,5 +49,12 @@ enum {
     LIMIT_ANSWER_CHOICES = 128,    // prompts of one request times n
     LIMIT_ANSWER_BYTES = 64 << 20, // text of one choice that is not streamed
     LIMIT_LINKS_UNPROVEN = 128,    // connections of a listener that have not proven who they are
-    LIMIT_LINKS_OF_HOST = 16       // of them from one address
+    LIMIT_LINKS_OF_HOST = 16,      // of them from one address
+    LIMIT_HOLDERS = 3,      // nodes that hold the same stage: the one that serves, a shadow, one that comes or goes
+    LIMIT_NODE_STAGES = 16, // stages that one node holds
+    LIMIT_KEEP_BYTES = 16 << 10,        // what the journal keeps of a request for the one who asked
+    LIMIT_JOURNAL_RECORD = 32 << 20,    // bytes of one record of the journal
+    LIMIT_JOURNAL_REQUESTS = 8192,      // requests that the journal follows
+    LIMIT_ANSWERS_KEPT = 8192,          // streams that can be resumed: those in the making, and those that ended lately
+    LIMIT_ANSWERS_KEPT_BYTES = 64 << 20 // tokens of those that ended
 };

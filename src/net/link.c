@@ -4,12 +4,14 @@
 #include "net/address.h"
 #include "net/ca_int.h"
 #include "os/clock.h"
+#include "os/guard.h"
 
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
 #include <netinet/in.h>
+#include <netinet/ip.h>
 #include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <stdio.h>
@@ -17,7 +19,22 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SINGLE_IO_BYTES = 256 << 10, UNACKED_MS = 15000 };
+enum {
+    SINGLE_IO_BYTES = 256 << 10,
+    UNACKED_MS = 60000,          // also how long a peer that lives may read nothing, see link_hold
+    BULK_SEND_BYTES = 256 << 10, // of the kernel's buffer
+    BULK_UNSENT_BYTES = 64 << 10
+};
+// What the kernel's queues and, on Wi-Fi, the radio's go by: the priorities are those of <linux/pkt_sched.h>.
+enum { PRIORITY_BULK = 2, PRIORITY_URGENT = 6, TOS_BULK = IPTOS_CLASS_CS1, TOS_URGENT = IPTOS_DSCP_AF41 };
+
+// The guardian may hold a duplicate of the socket, so closing it alone would not end the connection.
+static void end_socket(const struct link *l) {
+    int fd = bufferevent_getfd(l->bev);
+    if (fd < 0) return;
+    guard_fd_remove(fd);
+    shutdown(fd, SHUT_RDWR);
+}
 
 static void free_link(struct link *l) {
     listener_link_gone(l);
@@ -29,6 +46,7 @@ static void free_link(struct link *l) {
             SSL_shutdown(ssl);
             ERR_clear_error();
         }
+        end_socket(l);
         bufferevent_setcb(l->bev, NULL, NULL, NULL, NULL);
         bufferevent_free(l->bev);
     }
@@ -88,7 +106,7 @@ void link_discard(struct link *l) {
 
 void link_finish(struct link *l) {
     if (!l || (l->ended && l->silent)) return;
-    if (l->ended || evbuffer_get_length(bufferevent_get_output(l->bev)) == 0) {
+    if (l->ended || link_waiting_bytes(l) == 0) {
         link_close(l);
         return;
     }
@@ -121,20 +139,22 @@ static bool next_frame(struct link *l, struct evbuffer *in, struct link_frame *f
     }
     uint64_t bytes = frame_body_bytes(&l->header);
     if (evbuffer_get_length(in) < bytes) return false;
-    if (grow_body(l, bytes)) {
+    uint32_t shift = frame_body_shift(&l->header);
+    if (grow_body(l, shift + bytes)) {
         link_fail(l, "no memory for a frame");
         return false;
     }
-    if (bytes) evbuffer_remove(in, l->body, bytes);
-    if (frame_check_body(&l->header, l->body, &e)) {
+    uint8_t *body = l->body + shift;
+    if (bytes) evbuffer_remove(in, body, bytes);
+    if (frame_check_body(&l->header, body, &e)) {
         link_fail(l, e.text);
         return false;
     }
     l->have_header = false;
     l->received_bytes += FRAME_HEADER_BYTES + bytes;
     f->h = l->header;
-    f->control = l->body;
-    f->payload = l->header.payload_bytes ? l->body + frame_payload_offset(&l->header) : NULL;
+    f->control = body;
+    f->payload = l->header.payload_bytes ? body + frame_payload_offset(&l->header) : NULL;
     return true;
 }
 
@@ -142,7 +162,7 @@ static void on_read(struct bufferevent *bev, void *arg) {
     struct link *l = arg;
     struct evbuffer *in = bufferevent_get_input(bev);
     struct link_frame f;
-    while (!l->ended && !l->finishing && next_frame(l, in, &f)) {
+    while (!l->ended && !l->finishing && !l->held && next_frame(l, in, &f)) {
         l->inside++;
         l->handlers->frame(l->arg, l, &f);
         if (leave(l)) return;
@@ -155,10 +175,18 @@ static void on_read(struct bufferevent *bev, void *arg) {
 
 static void on_written(struct bufferevent *bev, void *arg) {
     struct link *l = arg;
-    if (l->finishing && !l->ended && evbuffer_get_length(bufferevent_get_output(bev)) == 0) {
+    (void)bev;
+    if (l->finishing && !l->ended && link_waiting_bytes(l) == 0) {
         l->ended = true;
         free_link(l);
+        return;
     }
+    if (l->ended || !l->full || link_waiting_bytes(l) >= LINK_LOW_BYTES) return;
+    l->full = false;
+    if (l->finishing || !l->handlers->drained) return;
+    l->inside++;
+    l->handlers->drained(l->arg, l);
+    leave(l);
 }
 
 static void name_peer(struct link *l) {
@@ -171,11 +199,44 @@ static void name_peer(struct link *l) {
         address_format((struct sockaddr *)&ss, 1, l->peer_address, sizeof l->peer_address);
 }
 
-static void set_socket_options(int fd) {
+static void set_urgency(struct link *l, int fd) {
+    int priority = l->bulk ? PRIORITY_BULK : PRIORITY_URGENT, tos = l->bulk ? TOS_BULK : TOS_URGENT;
+    int send = BULK_SEND_BYTES, unsent = l->bulk ? BULK_UNSENT_BYTES : -1;
+    if (!l->bulk && l->was_bulk) send = 1 << 30; // the kernel's own choice does not come back: as much as it allows
+    if (l->bulk || l->was_bulk) {
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send, sizeof send);
+        setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+    }
+    l->was_bulk |= l->bulk;
+    setsockopt(fd, IPPROTO_IP, IP_TOS, &tos, sizeof tos); // sets a priority too, so before it
+    setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &tos, sizeof tos);
+    setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof priority);
+}
+
+static void set_socket_options(struct link *l, int fd) {
     int one = 1, unacked = UNACKED_MS;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacked, sizeof unacked);
+    set_urgency(l, fd);
+}
+
+void link_set_bulk(struct link *l, bool bulk) {
+    if (l->bulk == bulk) return;
+    l->bulk = bulk;
+    if (l->up && !l->ended) set_urgency(l, bufferevent_getfd(l->bev)); // else when it comes up
+}
+
+void link_hold(struct link *l, bool hold) {
+    if (l->held == hold) return;
+    l->held = hold;
+    if (l->ended || l->finishing) return;
+    if (hold) {
+        bufferevent_disable(l->bev, EV_READ);
+    } else {
+        bufferevent_enable(l->bev, EV_READ);
+        bufferevent_trigger(l->bev, EV_READ, 0); // what lies there already; deferred, as all its callbacks
+    }
 }
 
 // libevent hands on a failed system call under TLS as the bare code SSL_ERROR_SYSCALL; the reason is in errno then.
@@ -201,7 +262,8 @@ static void on_event(struct bufferevent *bev, short what, void *arg) {
     if (l->ended) return;
     if (what & BEV_EVENT_CONNECTED) {
         l->up = true;
-        set_socket_options(bufferevent_getfd(bev));
+        set_socket_options(l, bufferevent_getfd(bev));
+        guard_fd_add(bufferevent_getfd(bev));
         name_peer(l);
         if (l->peer_name[0] && !listener_link_proven(l)) {
             link_fail(l, "too many links");
@@ -247,6 +309,7 @@ int link_new(struct loop *loop, struct tls *tls, int fd, const char *want_name, 
     bufferevent_set_max_single_read(l->bev, SINGLE_IO_BYTES);
     bufferevent_set_max_single_write(l->bev, SINGLE_IO_BYTES);
     bufferevent_setwatermark(l->bev, EV_READ, FRAME_HEADER_BYTES, 0);
+    bufferevent_setwatermark(l->bev, EV_WRITE, LINK_LOW_BYTES - 1, 0);
     bufferevent_setcb(l->bev, on_read, on_written, on_event, l);
     bufferevent_enable(l->bev, EV_READ | EV_WRITE);
     loop_timer_set(l->shake, clock_now_us() + LINK_SHAKE_MS * 1000ull);
@@ -284,11 +347,16 @@ void link_set_limits(struct link *l, uint32_t max_control_bytes, uint32_t max_pa
     l->max_queue_bytes = max_queue_bytes;
 }
 
+uint64_t link_waiting_bytes(const struct link *l) { return evbuffer_get_length(bufferevent_get_output(l->bev)); }
+
 // Whether so many bytes more may wait. A peer that is slower than the bound is as bad as a dead one.
 static bool has_room(struct link *l, uint64_t bytes) {
     if (l->ended || l->finishing) return false;
-    uint64_t waiting = evbuffer_get_length(bufferevent_get_output(l->bev));
-    if (waiting + bytes <= l->max_queue_bytes) return true;
+    uint64_t waiting = link_waiting_bytes(l);
+    if (waiting + bytes <= l->max_queue_bytes) {
+        l->full |= waiting + bytes >= LINK_LOW_BYTES;
+        return true;
+    }
     char why[128];
     snprintf(why, sizeof why, "the peer reads too slowly: %lu bytes wait, the limit is %lu", waiting + bytes,
              l->max_queue_bytes);
@@ -298,7 +366,7 @@ static bool has_room(struct link *l, uint64_t bytes) {
 
 void link_send(struct link *l, struct frame_header h, struct control_bytes control, const void *payload,
                uint32_t payload_bytes, const void *payload2, uint32_t payload2_bytes) {
-    static const uint8_t zeros[FRAME_ALIGN];
+    static const uint8_t zeros[FRAME_PAD];
     h.control_bytes = control.len;
     h.payload_bytes = payload_bytes + payload2_bytes;
     h.body_crc = frame_crc(control.data, control.len, payload, payload_bytes);

@@ -16,10 +16,11 @@
 #include "wire/frame.h"
 
 enum {
-    LINK_SHAKE_MS = 5000,      // from the first packet to link_settle
-    LINK_ADDRESS_MAX = 64,     // "[v6]:port"
-    LINK_FIRST_CONTROL = 8192, // control bytes of a frame before link_set_limits
-    LINK_QUEUE_BYTES = 4 << 20 // output that may wait, before link_set_limits
+    LINK_SHAKE_MS = 5000,       // from the first packet to link_settle
+    LINK_ADDRESS_MAX = 64,      // "[v6]:port"
+    LINK_FIRST_CONTROL = 8192,  // control bytes of a frame before link_set_limits
+    LINK_QUEUE_BYTES = 4 << 20, // output that may wait, before link_set_limits
+    LINK_LOW_BYTES = 64 << 10   // less than that waits: there is room for more
 };
 
 struct link;
@@ -35,6 +36,7 @@ struct link_handlers {
     void (*up)(void *arg, struct link *l); // the handshake is done, both ends are proven; may be NULL
     void (*frame)(void *arg, struct link *l, const struct link_frame *f);
     void (*closed)(void *arg, struct link *l, const char *why); // the link is gone after this returns
+    void (*drained)(void *arg, struct link *l); // output fell below LINK_LOW_BYTES after that much waited; may be NULL
 };
 
 // Dials HOST:PORT. A name (not a number) is resolved while the loop waits. want_name: the name that the peer's
@@ -50,6 +52,15 @@ void link_set_handlers(struct link *l, const struct link_handlers *h, void *arg)
 void link_settle(struct link *l);
 // What a frame may hold and how much output may wait; a peer that reads too slowly for that loses its link.
 void link_set_limits(struct link *l, uint32_t max_control_bytes, uint32_t max_payload_bytes, uint64_t max_queue_bytes);
+// A bulk link (weights, what a shadow is fed with) lets little wait in the kernel and gives way to the urgent ones of
+// the machine; links are urgent from the start. Only hints to the kernel: nothing fails.
+void link_set_bulk(struct link *l, bool bulk);
+// hold: nothing more is read, and no frame that came already is handed out, so that the peer has to wait; its end is
+// not noticed either. When that is over, frames come from the loop, never inside this call. For a minute at most: then
+// the peer's kernel takes this end for dead.
+void link_hold(struct link *l, bool hold);
+// Output that the kernel has not taken yet.
+uint64_t link_waiting_bytes(const struct link *l);
 
 // Sends a frame; everything is copied. h: type, epoch, stage, step, rows, dtype; lengths and checksum are filled in.
 // The payload may come in two parts, one behind the other. A link that ended meanwhile swallows it.

@@ -20,7 +20,10 @@ struct link {
     char host[LINK_ADDRESS_MAX]; // of an accepted one: the address without port
     char why[ERR_TEXT_MAX];
     bool up, settled, ended, silent, finishing;
-    unsigned inside; // depth of callbacks into the owner
+    bool held;           // nothing is read
+    bool bulk, was_bulk; // as it is; whether the kernel was ever told so
+    bool full;           // LINK_LOW_BYTES waited: drained() is due when they do not any more
+    unsigned inside;     // depth of callbacks into the owner
     bool have_header;
     struct frame_header header;
     uint8_t *body; // [body_cap], aligned to 64

@@ -43,8 +43,7 @@ int control_unpack(struct control *c, const ProtobufCMessageDescriptor *d, const
     return ERR_OK;
 }
 
-// Copies a text that fits and may stand in logs and on terminals.
-static int take_text(const char *field, const char *from, char *to, size_t to_bytes, struct err *e) {
+int control_take_text(const char *field, const char *from, char *to, size_t to_bytes, struct err *e) {
     size_t n = strlen(from), good = control_text_prefix(from, n);
     if (n >= to_bytes) return err_set(e, ERR_LIMIT, "%s has %zu bytes, at most %zu", field, n, to_bytes - 1);
     if (good < n && ((unsigned char)from[good] < 0x20 || from[good] == 0x7f))
@@ -63,20 +62,22 @@ static int take_bytes(const char *field, const ProtobufCBinaryData *from, uint8_
     return ERR_OK;
 }
 
-static int take_exact(const char *field, const ProtobufCBinaryData *from, uint8_t *to, size_t want, struct err *e) {
+int control_take_exact(const char *field, const ProtobufCBinaryData *from, uint8_t *to, size_t want, struct err *e) {
     if (from->len != want) return err_set(e, ERR_FORMAT, "%s has %zu bytes, %zu are right", field, from->len, want);
     memcpy(to, from->data, want);
     return ERR_OK;
 }
 
-static ProtobufCBinaryData binary(const uint8_t *data, size_t len) {
+char *control_text_of(const char *s) { return (char *)(uintptr_t)s; }
+
+ProtobufCBinaryData control_binary(const uint8_t *data, size_t len) {
     return (ProtobufCBinaryData){.len = len, .data = (uint8_t *)(uintptr_t)data};
 }
 
 struct control_bytes control_put_enrol(struct control *c, const struct control_enrol *m) {
     Loom__Enrol p = LOOM__ENROL__INIT;
-    p.secret = binary(m->secret, sizeof m->secret);
-    p.csr = binary(m->csr, m->csr_bytes);
+    p.secret = control_binary(m->secret, sizeof m->secret);
+    p.csr = control_binary(m->csr, m->csr_bytes);
     return control_pack(c, &p.base);
 }
 
@@ -85,14 +86,14 @@ int control_get_enrol(struct control *c, const void *data, uint32_t len, struct 
     int rc = control_unpack(c, &loom__enrol__descriptor, data, len, &v, e);
     if (rc) return rc;
     const Loom__Enrol *p = v;
-    rc = take_exact("ENROL: secret", &p->secret, m->secret, sizeof m->secret, e);
+    rc = control_take_exact("ENROL: secret", &p->secret, m->secret, sizeof m->secret, e);
     return rc ? rc : take_bytes("ENROL: csr", &p->csr, m->csr, sizeof m->csr, &m->csr_bytes, e);
 }
 
 struct control_bytes control_put_enrolled(struct control *c, const struct control_enrolled *m) {
     Loom__Enrolled p = LOOM__ENROLLED__INIT;
-    p.cert = binary(m->cert, m->cert_bytes);
-    p.ca = binary(m->ca, m->ca_bytes);
+    p.cert = control_binary(m->cert, m->cert_bytes);
+    p.ca = control_binary(m->ca, m->ca_bytes);
     return control_pack(c, &p.base);
 }
 
@@ -105,48 +106,65 @@ int control_get_enrolled(struct control *c, const void *data, uint32_t len, stru
     return rc ? rc : take_bytes("ENROLLED: ca", &p->ca, m->ca, sizeof m->ca, &m->ca_bytes, e);
 }
 
-static struct control_bytes put_text(struct control *c, const char *text, bool retry) {
+// One message for the three: what is not theirs stays false.
+static struct control_bytes put_text(struct control *c, const char *text, bool retry, bool no_replay) {
     char clean[CONTROL_TEXT_MAX];
     control_text_clean(text, clean, sizeof clean);
     Loom__Text p = LOOM__TEXT__INIT;
     p.text = clean;
     p.retry = retry;
+    p.no_replay = no_replay;
     return control_pack(c, &p.base);
 }
 
+static int get_text(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], bool *retry,
+                    bool *no_replay, struct err *e) {
+    void *v;
+    int rc = control_unpack(c, &loom__text__descriptor, data, len, &v, e);
+    if (rc) return rc;
+    const Loom__Text *p = v;
+    *retry = p->retry;
+    *no_replay = p->no_replay;
+    return control_take_text("text", p->text, text, CONTROL_TEXT_MAX, e);
+}
+
 struct control_bytes control_put_text(struct control *c, const char *text) {
-    return put_text(c, text, false);
+    return put_text(c, text, false, false);
 }
 
 struct control_bytes control_put_refused(struct control *c, const char *text, bool retry) {
-    return put_text(c, text, retry);
+    return put_text(c, text, retry, false);
+}
+
+struct control_bytes control_put_failed(struct control *c, const char *text, bool no_replay) {
+    return put_text(c, text, false, no_replay);
+}
+
+int control_get_text(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], struct err *e) {
+    bool unused, unused2;
+    return get_text(c, data, len, text, &unused, &unused2, e);
 }
 
 int control_get_refused(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], bool *retry,
                         struct err *e) {
-    void *v;
-    int rc = control_unpack(c, &loom__text__descriptor, data, len, &v, e);
-    if (rc) return rc;
-    *retry = ((const Loom__Text *)v)->retry;
-    return take_text("text", ((const Loom__Text *)v)->text, text, CONTROL_TEXT_MAX, e);
-}
-
-int control_get_text(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], struct err *e) {
     bool unused;
-    return control_get_refused(c, data, len, text, &unused, e);
+    return get_text(c, data, len, text, retry, &unused, e);
 }
 
-// Structs that go out are const and protobuf-c's strings are not; it only reads them.
-static char *text_of(const char *s) { return (char *)(uintptr_t)s; }
+int control_get_failed(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], bool *no_replay,
+                       struct err *e) {
+    bool unused;
+    return get_text(c, data, len, text, &unused, no_replay, e);
+}
 
 struct control_bytes control_put_join(struct control *c, const struct control_join *m) {
     Loom__Join p = LOOM__JOIN__INIT;
     p.ln = m->ln;
     p.selftest = m->selftest;
-    p.isa = text_of(m->isa);
+    p.isa = control_text_of(m->isa);
     p.memory_bytes = m->memory_bytes;
     p.port = m->port;
-    p.name = text_of(m->name);
+    p.name = control_text_of(m->name);
     p.boot = m->boot;
     return control_pack(c, &p.base);
 }
@@ -161,8 +179,8 @@ int control_get_join(struct control *c, const void *data, uint32_t len, struct c
     if (p->memory_bytes > CONTROL_MEMORY_MAX)
         return err_set(e, ERR_LIMIT, "JOIN: memory_bytes is %lu, which no machine has", p->memory_bytes);
     if (p->port < 1 || p->port > 65535) return err_set(e, ERR_FORMAT, "JOIN: port is %u", p->port);
-    rc = take_text("JOIN: isa", p->isa, m->isa, sizeof m->isa, e);
-    return rc ? rc : take_text("JOIN: name", p->name, m->name, sizeof m->name, e);
+    rc = control_take_text("JOIN: isa", p->isa, m->isa, sizeof m->isa, e);
+    return rc ? rc : control_take_text("JOIN: name", p->name, m->name, sizeof m->name, e);
 }
 
 struct control_bytes control_put_welcome(struct control *c, const struct control_welcome *m) {
@@ -216,76 +234,6 @@ int control_get_welcome(struct control *c, const void *data, uint32_t len, struc
                                   .n_freq = (uint32_t)p->n_fq_bits};
     if (p->n_fq_bits) memcpy(m->fq, p->fq_bits, p->n_fq_bits * sizeof m->fq[0]);
     memcpy(&m->rope_factor, &p->rope_factor_bits, sizeof m->rope_factor);
-    rc = take_text("WELCOME: model", p->model, m->model, sizeof m->model, e);
+    rc = control_take_text("WELCOME: model", p->model, m->model, sizeof m->model, e);
     return rc ? rc : check_welcome(m, e);
-}
-
-struct control_bytes control_put_load(struct control *c, const struct control_load *m) {
-    Loom__Load p = LOOM__LOAD__INIT;
-    p.n_stages = m->n_stages;
-    p.a = m->a;
-    p.b = m->b;
-    p.n_blocks = m->n_blocks;
-    p.next_address = text_of(m->next_address);
-    p.next_name = text_of(m->next_name);
-    p.route_key = binary(m->route_key, sizeof m->route_key);
-    return control_pack(c, &p.base);
-}
-
-int control_get_load(struct control *c, const void *data, uint32_t len, struct control_load *m, struct err *e) {
-    void *v;
-    int rc = control_unpack(c, &loom__load__descriptor, data, len, &v, e);
-    if (rc) return rc;
-    const Loom__Load *p = v;
-    *m = (struct control_load){.n_stages = p->n_stages, .a = p->a, .b = p->b, .n_blocks = p->n_blocks};
-    if (p->n_stages < 1 || p->n_stages > LIMIT_STAGES)
-        return err_set(e, ERR_LIMIT, "LOAD: n_stages is %u, 1 to %d are right", p->n_stages, LIMIT_STAGES);
-    if (p->a >= p->b || p->b > LIMIT_LAYERS)
-        return err_set(e, ERR_FORMAT, "LOAD: layers [%u, %u) are none", p->a, p->b);
-    rc = take_text("LOAD: next_address", p->next_address, m->next_address, sizeof m->next_address, e);
-    if (!rc) rc = take_text("LOAD: next_name", p->next_name, m->next_name, sizeof m->next_name, e);
-    return rc ? rc : take_exact("LOAD: route_key", &p->route_key, m->route_key, sizeof m->route_key, e);
-}
-
-struct control_bytes control_put_heartbeat(struct control *c, const struct control_heartbeat *m) {
-    Loom__Heartbeat p = LOOM__HEARTBEAT__INIT;
-    p.time_us = m->time_us;
-    p.rtt_us = m->rtt_us;
-    p.loading_bytes = m->loading_bytes;
-    p.memory_used_bytes = m->memory_used_bytes;
-    p.slots_used = m->slots_used;
-    p.blocks_used = m->blocks_used;
-    p.steps = m->steps;
-    p.busy_us = m->busy_us;
-    return control_pack(c, &p.base);
-}
-
-int control_get_heartbeat(struct control *c, const void *data, uint32_t len, struct control_heartbeat *m,
-                          struct err *e) {
-    void *v;
-    int rc = control_unpack(c, &loom__heartbeat__descriptor, data, len, &v, e);
-    if (rc) return rc;
-    const Loom__Heartbeat *p = v;
-    *m = (struct control_heartbeat){.time_us = p->time_us,
-                                    .rtt_us = p->rtt_us,
-                                    .loading_bytes = p->loading_bytes,
-                                    .memory_used_bytes = p->memory_used_bytes,
-                                    .steps = p->steps,
-                                    .busy_us = p->busy_us,
-                                    .slots_used = p->slots_used,
-                                    .blocks_used = p->blocks_used};
-    return ERR_OK;
-}
-
-struct control_bytes control_put_attach(struct control *c, const uint8_t key[CONTROL_KEY_BYTES]) {
-    Loom__Attach p = LOOM__ATTACH__INIT;
-    p.route_key = binary(key, CONTROL_KEY_BYTES);
-    return control_pack(c, &p.base);
-}
-
-int control_get_attach(struct control *c, const void *data, uint32_t len, uint8_t key[CONTROL_KEY_BYTES],
-                       struct err *e) {
-    void *v;
-    int rc = control_unpack(c, &loom__attach__descriptor, data, len, &v, e);
-    return rc ? rc : take_exact("ATTACH: route_key", &((const Loom__Attach *)v)->route_key, key, CONTROL_KEY_BYTES, e);
 }

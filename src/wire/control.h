@@ -54,15 +54,35 @@ struct control_welcome {
     float rope_factor;
 };
 
+// Who holds the next stage: each gets every step that this stage sends.
+struct control_next {
+    uint32_t n; // 0: this is the last stage
+    struct control_holder {
+        uint64_t node; // its number; the receiver's own number: the next stage is here too, no link is needed
+        char address[CONTROL_ADDRESS_MAX], name[CONTROL_NAME_MAX];
+        bool replay; // it starts empty: a replay first
+    } holder[LIMIT_HOLDERS];
+};
+
 struct control_load {
     uint32_t n_stages, a, b, n_blocks;
-    char next_address[CONTROL_ADDRESS_MAX], next_name[CONTROL_NAME_MAX];
+    bool hot;
     uint8_t route_key[CONTROL_KEY_BYTES];
+    struct control_next next;
 };
 
 struct control_heartbeat {
     uint64_t time_us, rtt_us, loading_bytes, memory_used_bytes, steps, busy_us;
-    uint32_t slots_used, blocks_used;
+    uint64_t waited; // steps of hot stages that found the compute thread busy for a shadow: 0, or something is wrong
+    uint32_t slots_used, blocks_used; // the most of any stage
+    uint32_t n_stages;
+    struct control_stage_state {
+        uint32_t stage;
+        bool hot;
+        uint64_t accepted, done; // last step taken in order; last one computed
+        uint32_t waiting_rows;
+        uint64_t lag_us;        // how long computing those would take
+    } stage[LIMIT_NODE_STAGES]; // of the epoch in the header
 };
 
 struct control_ask {
@@ -116,6 +136,11 @@ struct control_bytes control_put_ask(struct control *c, const struct control_ask
 struct control_bytes control_put_manifest(struct control *c, const struct control_manifest *m);
 struct control_bytes control_put_fetch(struct control *c, const struct control_fetch *m);
 struct control_bytes control_put_attach(struct control *c, const uint8_t key[CONTROL_KEY_BYTES]);
+struct control_bytes control_put_next(struct control *c, const struct control_next *m);
+struct control_bytes control_put_hot(struct control *c, bool hot);
+// FAILED. no_replay: the stage itself is well, but it cannot give the replay that NEXT asked for.
+struct control_bytes control_put_failed(struct control *c, const char *text, bool no_replay);
+struct control_bytes control_put_leave(struct control *c, bool leave, const char *why); // leave false: it is back
 
 // ERR_FORMAT or ERR_LIMIT names message and field; the struct holds nothing of use then.
 int control_get_enrol(struct control *c, const void *data, uint32_t len, struct control_enrol *m,
@@ -141,11 +166,24 @@ int control_get_fetch(struct control *c, const void *data, uint32_t len, struct 
                       struct err *e) MUST_CHECK;
 int control_get_attach(struct control *c, const void *data, uint32_t len, uint8_t key[CONTROL_KEY_BYTES],
                        struct err *e) MUST_CHECK;
+int control_get_next(struct control *c, const void *data, uint32_t len, struct control_next *m,
+                     struct err *e) MUST_CHECK;
+int control_get_hot(struct control *c, const void *data, uint32_t len, bool *hot, struct err *e) MUST_CHECK;
+int control_get_failed(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], bool *no_replay,
+                       struct err *e) MUST_CHECK;
+int control_get_leave(struct control *c, const void *data, uint32_t len, bool *leave, char why[CONTROL_TEXT_MAX],
+                      struct err *e) MUST_CHECK;
 
 // Steps and their results. id and epoch are in the frame's header and are given and set by the caller. A step that came
 // in fits its arrays, but nothing more is promised: step_check follows.
-struct control_bytes control_put_step(struct control *c, const struct step *s);
-int control_get_step(struct control *c, const void *data, uint32_t len, struct step *s, struct err *e) MUST_CHECK;
+// What goes with a step: the last one that every holder of every stage has; of a piece of a replay, its place.
+struct control_step_mark {
+    uint64_t stable;
+    bool first, last; // REPLAY only
+};
+struct control_bytes control_put_step(struct control *c, const struct step *s, const struct control_step_mark *mark);
+int control_get_step(struct control *c, const void *data, uint32_t len, struct step *s, struct control_step_mark *mark,
+                     struct err *e) MUST_CHECK;
 struct control_bytes control_put_tokens(struct control *c, const struct step_result *r);
 // Slots are below LIMIT_SEQS, tokens >= -1 (with a fault: -1).
 int control_get_tokens(struct control *c, const void *data, uint32_t len, struct step_result *r,

@@ -1,4 +1,4 @@
-// Inside wire/ only: the memory of a struct control, and the two doors to protobuf-c.
+// Inside wire/ only: the memory of a struct control, the two doors to protobuf-c, and what all messages share.
 #pragma once
 #include "wire/control.h"
 #include "wire/loom.pb-c.h"
@@ -26,3 +26,11 @@ struct control_bytes control_pack(struct control *c, const ProtobufCMessage *m);
 // What comes back lives until the next unpack. ERR_FORMAT names the message.
 int control_unpack(struct control *c, const ProtobufCMessageDescriptor *d, const void *data, uint32_t len, void **m,
                    struct err *e) MUST_CHECK;
+
+// Copies a text that fits and may stand in logs and on terminals. ERR_LIMIT, ERR_FORMAT name the field.
+int control_take_text(const char *field, const char *from, char *to, size_t to_bytes, struct err *e) MUST_CHECK;
+int control_take_exact(const char *field, const ProtobufCBinaryData *from, uint8_t *to, size_t want,
+                       struct err *e) MUST_CHECK;
+// Structs that go out are const and protobuf-c's texts and bytes are not; it only reads them.
+char *control_text_of(const char *s);
+ProtobufCBinaryData control_binary(const uint8_t *data, size_t len);

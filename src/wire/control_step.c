@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-struct control_bytes control_put_step(struct control *c, const struct step *s) {
+struct control_bytes control_put_step(struct control *c, const struct step *s, const struct control_step_mark *mark) {
     uint32_t n_sampled = 0;
     for (uint32_t i = 0; i < s->n_seqs; i++) {
         const struct step_seq *q = &s->seqs[i];
@@ -44,6 +44,9 @@ struct control_bytes control_put_step(struct control *c, const struct step *s) {
     p.top_k = c->col.top_k;
     p.seed = c->col.seed;
     p.choice = c->col.choice;
+    p.stable = mark->stable;
+    p.first = mark->first;
+    p.last = mark->last;
     return control_pack(c, &p.base);
 }
 
@@ -81,12 +84,14 @@ static int take_samples(const Loom__Step *p, struct step *s, struct err *e) {
     return ERR_OK;
 }
 
-int control_get_step(struct control *c, const void *data, uint32_t len, struct step *s, struct err *e) {
+int control_get_step(struct control *c, const void *data, uint32_t len, struct step *s, struct control_step_mark *mark,
+                     struct err *e) {
     void *v;
     int rc = control_unpack(c, &loom__step__descriptor, data, len, &v, e);
     const Loom__Step *p = rc ? NULL : v;
     if (!rc) rc = check_step(p, e);
     if (rc) return rc;
+    *mark = (struct control_step_mark){.stable = p->stable, .first = p->first, .last = p->last};
     s->n_seqs = (uint32_t)p->n_slot;
     s->n_rows = (uint32_t)p->n_tokens;
     s->n_blocks = (uint32_t)p->n_blocks;

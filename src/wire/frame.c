@@ -19,7 +19,7 @@ static const struct {
     [FRAME_LOAD] = {"LOAD", 2048, 0},
     [FRAME_READY] = {"READY", 0, 0},
     [FRAME_FAILED] = {"FAILED", 2048, 0},
-    [FRAME_HEARTBEAT] = {"HEARTBEAT", 512, 0},
+    [FRAME_HEARTBEAT] = {"HEARTBEAT", 2048, 0},
     [FRAME_ECHO] = {"ECHO", 512, 0},
     [FRAME_STEP] = {"STEP", 256 << 10, LIMIT_FRAME_PAYLOAD},
     [FRAME_TOKENS] = {"TOKENS", 16384, 0},
@@ -30,6 +30,13 @@ static const struct {
     [FRAME_FETCH] = {"FETCH", 512, 0},
     [FRAME_CHUNK] = {"CHUNK", 0, LIMIT_CHUNK_BYTES},
     [FRAME_ATTACH] = {"ATTACH", 512, 0},
+    [FRAME_NEXT] = {"NEXT", 2048, 0},
+    [FRAME_HOT] = {"HOT", 64, 0},
+    [FRAME_UNLOAD] = {"UNLOAD", 0, 0},
+    [FRAME_REPLAY] = {"REPLAY", 256 << 10, LIMIT_FRAME_PAYLOAD},
+    [FRAME_FED] = {"FED", 0, 0},
+    [FRAME_LEAVE] = {"LEAVE", 2048, 0},
+    [FRAME_MAY_LEAVE] = {"MAY_LEAVE", 0, 0},
 };
 
 const char *frame_name(enum frame_type t) { return (unsigned)t < FRAME_N && types[t].name ? types[t].name : "?"; }
@@ -126,7 +133,12 @@ int frame_unpack(const uint8_t in[FRAME_HEADER_BYTES], uint32_t max_control_byte
 }
 
 uint32_t frame_payload_offset(const struct frame_header *h) {
-    return (h->control_bytes + (FRAME_ALIGN - 1)) / FRAME_ALIGN * FRAME_ALIGN;
+    return (h->control_bytes + (FRAME_PAD - 1)) / FRAME_PAD * FRAME_PAD;
+}
+
+uint32_t frame_body_shift(const struct frame_header *h) {
+    uint32_t over = frame_payload_offset(h) % FRAME_ALIGN;
+    return over ? FRAME_ALIGN - over : 0;
 }
 
 uint64_t frame_body_bytes(const struct frame_header *h) { return (uint64_t)frame_payload_offset(h) + h->payload_bytes; }

@@ -1,6 +1,7 @@
 // Frames: what every link of the cluster carries. A fixed header of 64 bytes (little-endian), control bytes (Protocol
-// Buffers, see control.h) padded with zeros to a multiple of 64, and a payload (rows, a piece of a tensor), which is
-// thereby aligned to 64 in a buffer that is. doc/wire.md draws it and states the compatibility rule.
+// Buffers, see control.h) padded with zeros to a multiple of 8, and a payload (rows, a piece of a tensor). A decode step is
+// small, so padding counts; the receiver lays the body so that the payload is aligned to 64 (frame_body_shift).
+// doc/wire.md draws it and states the compatibility rule.
 //
 // No length is believed before it was compared with the limit of the frame's type. No sockets here; thread-safe.
 #pragma once
@@ -9,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { FRAME_HEADER_BYTES = 64, FRAME_ALIGN = 64, FRAME_VERSION = 1 };
+enum { FRAME_HEADER_BYTES = 64, FRAME_ALIGN = 64, FRAME_PAD = 8, FRAME_VERSION = 2 };
 
 enum frame_type {        // values travel: append only
     FRAME_ENROL = 1,     // node -> head, without certificate: one-time secret, signing request
@@ -18,10 +19,10 @@ enum frame_type {        // values travel: append only
     FRAME_JOIN = 4,      // node -> head: what the node is
     FRAME_WELCOME = 5,   // head -> node: what is computed, and how; payload: config.json
     FRAME_LOAD = 6,      // head -> node: hold these layers for this epoch
-    FRAME_READY = 7,     // node -> head: they are held, the link to the next stage stands
-    FRAME_FAILED = 8,    // node -> head: this epoch will not work here, why
-    FRAME_HEARTBEAT = 9, // node -> head: alive; step: the last one passed on
-    FRAME_ECHO = 10,     // head -> node: the heartbeat's time, back
+    FRAME_READY = 7,     // node -> head: they are held, the links to the next stage stand
+    FRAME_FAILED = 8,    // node -> head: this stage will not work here in this epoch, why
+    FRAME_HEARTBEAT = 9, // node -> head: how far each of its stages is
+    FRAME_ECHO = 10,     // head -> node: the heartbeat's time, back; step: which one is stable
     FRAME_STEP = 11,     // to a stage: the step; payload: hidden rows in bf16, then a fault byte a row (not to stage 0)
     FRAME_TOKENS = 12,   // last stage -> head: the step's result
     FRAME_BYE = 13,      // either way: this end leaves on purpose, why
@@ -30,7 +31,14 @@ enum frame_type {        // values travel: append only
     FRAME_MANIFEST = 16, // head -> node: type, shape, bytes, SHA-256 of each
     FRAME_FETCH = 17,    // node -> head: a piece of a tensor; step: the number of the question
     FRAME_CHUNK = 18,    // head -> node: payload: the piece
-    FRAME_ATTACH = 19,   // node -> node: the steps of this epoch will come on this link
+    FRAME_ATTACH = 19,   // node -> node: what this stage of this epoch sends will come on this link
+    FRAME_NEXT = 20,     // head -> node: who holds the stage after this one now
+    FRAME_HOT = 21,      // head -> node: run steps as they come and send what comes out, or stop that
+    FRAME_UNLOAD = 22,   // head -> node: the stage is not needed here any more
+    FRAME_REPLAY = 23,   // to a holder that starts empty: what its sequences were; step: as of which; payload as STEP
+    FRAME_FED = 24,      // node -> head: the replay is computed; step: as of which
+    FRAME_LEAVE = 25,    // node -> head: this machine is wanted back, or is free again
+    FRAME_MAY_LEAVE = 26, // head -> node: nothing depends on this node any more
     FRAME_N
 };
 
@@ -58,6 +66,8 @@ int frame_unpack(const uint8_t in[FRAME_HEADER_BYTES], uint32_t max_control_byte
 uint64_t frame_body_bytes(const struct frame_header *h);
 // Where the payload starts in the body.
 uint32_t frame_payload_offset(const struct frame_header *h);
+// How far behind an address that is aligned to FRAME_ALIGN the body has to start for the payload to be aligned too.
+uint32_t frame_body_shift(const struct frame_header *h);
 // The checksum for body_crc. Either part may be NULL with length 0.
 uint32_t frame_crc(const void *control, uint32_t control_bytes, const void *payload, uint32_t payload_bytes);
 // Checks a whole body: checksum, zero padding.

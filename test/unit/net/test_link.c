@@ -28,7 +28,7 @@ struct world {
     struct link *server, *client;
     struct loop_timer *give_up;
     struct control *control;
-    int n_up, n_closed, n_frames, echoes;
+    int n_up, n_closed, n_frames, echoes, n_pumped, n_drained;
     char why[ERR_TEXT_MAX], peer_name[CA_NAME_MAX];
     uint32_t last_rows, last_bytes;
     bool server_answers, close_in_frame;
@@ -424,6 +424,56 @@ static void test_slow_reader(void **state) {
     world_down(&w);
 }
 
+// A sender that goes by what waits: it never has more than a frame above the mark, and is called when there is room.
+enum { PUMP_FRAMES = 400, PUMP_BYTES = 50000 };
+
+static void p_pump(void *arg, struct link *l) {
+    static uint8_t payload[PUMP_BYTES];
+    struct world *w = arg;
+    for (uint32_t i = 0; i < PUMP_BYTES; i++) payload[i] = (uint8_t)(i * 31);
+    w->n_drained++;
+    while (w->n_pumped < PUMP_FRAMES && link_waiting_bytes(l) < LINK_LOW_BYTES) {
+        link_set_bulk(l, w->n_pumped < PUMP_FRAMES / 2); // no frame is hurt when it changes
+        struct frame_header h = {.type = FRAME_STEP, .rows = (uint32_t)w->n_pumped++};
+        link_send(l, h, (struct control_bytes){0}, payload, PUMP_BYTES, NULL, 0);
+        if (link_waiting_bytes(l) > LINK_LOW_BYTES + PUMP_BYTES + FRAME_HEADER_BYTES) w->n_drained = -1000;
+    }
+}
+
+static void p_up(void *arg, struct link *l) {
+    link_settle(l);
+    p_pump(arg, l);
+}
+
+// The other end closes the link with the last frame: output below the mark calls nobody then.
+static void p_frame(void *arg, struct link *l, const struct link_frame *f) {
+    struct world *w = arg;
+    assert_int_equal(f->h.rows, w->n_frames);
+    w->n_frames++;
+    assert_int_equal(f->payload[PUMP_BYTES - 1], (uint8_t)((PUMP_BYTES - 1) * 31));
+    if (w->n_frames < PUMP_FRAMES) return;
+    link_close(l);
+    w->server = NULL;
+}
+static const struct link_handlers pump_handlers = {.up = p_up, .frame = c_frame, .closed = c_closed, .drained = p_pump};
+static const struct link_handlers sink_handlers = {.up = s_up, .frame = p_frame, .closed = s_closed};
+
+static void test_room_is_told(void **state) {
+    (void)state;
+    struct world w;
+    struct err e;
+    world_up(&w, TLS_LISTEN);
+    listener_free(w.listener);
+    assert_int_equal(listener_new(w.loop, w.listen_tls, "127.0.0.1:0", &sink_handlers, &w, &w.listener, &e), ERR_OK);
+    dial(&w, node, CA_HEAD_NAME, &pump_handlers);
+    run_ms(&w, 20000);
+    assert_int_equal(w.n_frames, PUMP_FRAMES);
+    assert_int_equal(w.n_closed, 1); // the shutdown reached the sender
+    assert_null(w.client);
+    assert_true(w.n_drained > 2);
+    world_down(&w);
+}
+
 static void make_ident(struct ca *from, const char *where, struct ident **id) {
     uint8_t csr[CA_DER_MAX], cert[CA_DER_MAX], root[CA_DER_MAX], print[CA_FINGERPRINT_BYTES];
     size_t csr_bytes, cert_bytes;
@@ -470,6 +520,7 @@ int main(void) {
         cmocka_unit_test(test_strangers_stay_out),  cmocka_unit_test(test_nobody_listens),
         cmocka_unit_test(test_hostile_handshakes),  cmocka_unit_test(test_garbage_after_the_handshake),
         cmocka_unit_test(test_slow_reader),         cmocka_unit_test(test_idle_connections),
+        cmocka_unit_test(test_room_is_told),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

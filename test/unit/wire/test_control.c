@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 static struct control *c;
+static const struct control_step_mark no_mark;
 
 static int setup(void **state) {
     (void)state;
@@ -87,9 +88,13 @@ static void test_step(void **state) {
     static const uint32_t shapes[][2] = {{0, 0}, {1, 1}, {2, 7}, {64, 1}, {256, 8}, {1, 2048}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         fill_step(a, shapes[i][0], shapes[i][1]);
-        struct control_bytes p = control_put_step(c, a);
-        assert_int_equal(control_get_step(c, p.data, p.len, b, &e), ERR_OK);
+        struct control_step_mark mark = {.stable = 1ull << 40, .first = i % 2 == 0, .last = i % 3 == 0}, mark2;
+        struct control_bytes p = control_put_step(c, a, &mark);
+        assert_int_equal(control_get_step(c, p.data, p.len, b, &mark2, &e), ERR_OK);
         assert_steps_equal(a, b);
+        assert_int_equal(mark2.stable, mark.stable);
+        assert_int_equal(mark2.first, mark.first);
+        assert_int_equal(mark2.last, mark.last);
         assert_int_equal(step_check(b, 100000, 100000, &e), ERR_OK);
         printf("step of %u sequences with %u rows each: %u bytes\n", shapes[i][0], shapes[i][1], p.len);
     }
@@ -101,14 +106,15 @@ static void test_step(void **state) {
 static void test_largest_step(void **state) {
     (void)state;
     struct step *a = step_new(), *b = step_new();
+    struct control_step_mark mark;
     struct err e;
     fill_step(a, LIMIT_SEQS, LIMIT_STEP_ROWS / LIMIT_SEQS);
     a->seqs[LIMIT_SEQS - 1].n_blocks += STEP_BLOCKS_MAX - a->n_blocks;
     while (a->n_blocks < STEP_BLOCKS_MAX) a->blocks[a->n_blocks++] = UINT32_MAX;
     for (uint32_t i = 0; i < a->n_rows; i++) a->tokens[i] = INT32_MAX;
-    struct control_bytes p = control_put_step(c, a);
+    struct control_bytes p = control_put_step(c, a, &no_mark);
     assert_true(p.len <= 256 << 10);
-    assert_int_equal(control_get_step(c, p.data, p.len, b, &e), ERR_OK);
+    assert_int_equal(control_get_step(c, p.data, p.len, b, &mark, &e), ERR_OK);
     assert_steps_equal(a, b);
     step_free(a);
     step_free(b);
@@ -117,15 +123,16 @@ static void test_largest_step(void **state) {
 static void test_broken_steps(void **state) {
     (void)state;
     struct step *a = step_new(), *b = step_new();
+    struct control_step_mark mark;
     struct err e;
     uint8_t copy[65536];
     fill_step(a, 64, 4);
-    struct control_bytes p = control_put_step(c, a);
+    struct control_bytes p = control_put_step(c, a, &no_mark);
     assert_true(p.len < sizeof copy);
     memcpy(copy, p.data, p.len);
     uint32_t refused = 0;
     for (uint32_t cut = 0; cut < p.len; cut++) { // what is accepted must at least be safe to look at
-        if (control_get_step(c, copy, cut, b, &e))
+        if (control_get_step(c, copy, cut, b, &mark, &e))
             refused++;
         else
             (void)!step_check(b, 1000, 1000, NULL);
@@ -133,13 +140,13 @@ static void test_broken_steps(void **state) {
     assert_true(refused > p.len / 2);
     // Columns that disagree: a message that has slots only.
     static const uint8_t slots_only[] = {0x0a, 2, 1, 2};
-    assert_int_equal(control_get_step(c, slots_only, sizeof slots_only, b, &e), ERR_FORMAT);
+    assert_int_equal(control_get_step(c, slots_only, sizeof slots_only, b, &mark, &e), ERR_FORMAT);
     // More rows than a step may have: 3000 tokens of one byte each.
     copy[0] = 0x32;
     copy[1] = 0xb8;
     copy[2] = 0x17;
     memset(copy + 3, 1, 3000);
-    assert_int_equal(control_get_step(c, copy, 3003, b, &e), ERR_LIMIT);
+    assert_int_equal(control_get_step(c, copy, 3003, b, &mark, &e), ERR_LIMIT);
     step_free(a);
     step_free(b);
 }
@@ -207,16 +214,6 @@ static void test_small_messages(void **state) {
     p = control_put_welcome(c, &w);
     assert_int_equal(control_get_welcome(c, p.data, p.len, &w2, &e), ERR_LIMIT);
 
-    struct control_load load = {.n_stages = 3, .a = 4, .b = 8, .n_blocks = 100, .route_key = {1, 2, 3}}, load2;
-    strcpy(load.next_address, "10.0.0.1:7");
-    strcpy(load.next_name, "node-1");
-    p = control_put_load(c, &load);
-    assert_int_equal(control_get_load(c, p.data, p.len, &load2, &e), ERR_OK);
-    assert_memory_equal(&load, &load2, sizeof load);
-    load.b = 4;
-    p = control_put_load(c, &load);
-    assert_int_equal(control_get_load(c, p.data, p.len, &load2, &e), ERR_FORMAT);
-
     char text[CONTROL_TEXT_MAX], longer[2000];
     memset(longer, 'x', sizeof longer);
     longer[5] = '\n';
@@ -225,6 +222,115 @@ static void test_small_messages(void **state) {
     assert_int_equal(control_get_text(c, p.data, p.len, text, &e), ERR_OK);
     assert_int_equal(strlen(text), CONTROL_TEXT_MAX - 1);
     assert_int_equal(text[5], ' ');
+}
+
+static void name_holder(struct control_holder *h, uint64_t node) {
+    h->node = node;
+    snprintf(h->address, sizeof h->address, "10.0.0.1:%lu", node);
+    snprintf(h->name, sizeof h->name, "node-%lu", node);
+}
+
+static void test_holders(void **state) {
+    (void)state;
+    struct err e;
+    struct control_load load = {.n_stages = 3, .a = 4, .b = 8, .n_blocks = 100, .hot = true, .route_key = {1, 2, 3}};
+    struct control_load load2;
+    struct control_bytes p = control_put_load(c, &load); // the last stage: nobody comes next
+    assert_int_equal(control_get_load(c, p.data, p.len, &load2, &e), ERR_OK);
+    assert_memory_equal(&load, &load2, sizeof load);
+    load.next.n = LIMIT_HOLDERS;
+    for (uint32_t i = 0; i < LIMIT_HOLDERS; i++) name_holder(&load.next.holder[i], i + 7);
+    load.next.holder[1].replay = true;
+    load.next.holder[2] = (struct control_holder){.node = 99}; // the receiver itself
+    p = control_put_load(c, &load);
+    assert_int_equal(control_get_load(c, p.data, p.len, &load2, &e), ERR_OK);
+    assert_memory_equal(&load, &load2, sizeof load);
+    load.b = 4;
+    p = control_put_load(c, &load);
+    assert_int_equal(control_get_load(c, p.data, p.len, &load2, &e), ERR_FORMAT);
+
+    struct control_next next = load.next, next2;
+    p = control_put_next(c, &next);
+    assert_int_equal(control_get_next(c, p.data, p.len, &next2, &e), ERR_OK);
+    assert_memory_equal(&next, &next2, sizeof next);
+    next.holder[2].node = next.holder[0].node;
+    p = control_put_next(c, &next);
+    assert_int_equal(control_get_next(c, p.data, p.len, &next2, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "NEXT: node 7 is there twice"));
+    next = load.next;
+    next.holder[0].name[0] = 0; // nobody could be proven behind that address
+    p = control_put_next(c, &next);
+    assert_int_equal(control_get_next(c, p.data, p.len, &next2, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "an address and no name"));
+    next = load.next;
+    strcpy(next.holder[1].address, "10.0.0.1\n:7");
+    p = control_put_next(c, &next);
+    assert_int_equal(control_get_next(c, p.data, p.len, &next2, &e), ERR_FORMAT);
+    uint8_t many[2 * (LIMIT_HOLDERS + 1)]; // empty holders, one too many
+    for (size_t i = 0; i < sizeof many; i += 2) memcpy(many + i, "\x0a\x00", 2);
+    assert_int_equal(control_get_next(c, many, sizeof many, &next2, &e), ERR_LIMIT);
+    memset(next.holder[0].address, 'a', CONTROL_ADDRESS_MAX - 1);
+    memset(next.holder[0].name, 'n', CONTROL_NAME_MAX - 1);
+    next.holder[0].address[CONTROL_ADDRESS_MAX - 1] = next.holder[0].name[CONTROL_NAME_MAX - 1] = 0;
+    for (uint32_t i = 0; i < LIMIT_HOLDERS; i++) {
+        next.holder[i] = next.holder[0];
+        next.holder[i].node = UINT64_MAX - i;
+    }
+    assert_true(control_put_next(c, &next).len <= 1024); // what a frame NEXT may have is more
+}
+
+static void test_states_of_stages(void **state) {
+    (void)state;
+    struct err e;
+    struct control_heartbeat h = {.time_us = 5, .rtt_us = 6, .steps = UINT64_MAX, .busy_us = UINT64_MAX, .waited = 3},
+                             h2;
+    h.n_stages = LIMIT_NODE_STAGES;
+    for (uint32_t i = 0; i < h.n_stages; i++)
+        h.stage[i] = (struct control_stage_state){.stage = LIMIT_STAGES - 1 - i,
+                                                  .hot = i % 2 == 0,
+                                                  .accepted = UINT64_MAX,
+                                                  .done = UINT64_MAX - i,
+                                                  .waiting_rows = UINT32_MAX,
+                                                  .lag_us = UINT64_MAX};
+    struct control_bytes p = control_put_heartbeat(c, &h);
+    assert_true(p.len <= 2048);
+    assert_int_equal(control_get_heartbeat(c, p.data, p.len, &h2, &e), ERR_OK);
+    assert_memory_equal(&h, &h2, sizeof h);
+    h.stage[3].stage = LIMIT_STAGES;
+    p = control_put_heartbeat(c, &h);
+    assert_int_equal(control_get_heartbeat(c, p.data, p.len, &h2, &e), ERR_LIMIT);
+    h.stage[3].stage = h.stage[2].stage;
+    p = control_put_heartbeat(c, &h);
+    assert_int_equal(control_get_heartbeat(c, p.data, p.len, &h2, &e), ERR_FORMAT);
+    uint8_t many[2 * (LIMIT_NODE_STAGES + 1)];
+    for (size_t i = 0; i < sizeof many; i += 2) memcpy(many + i, "\x4a\x00", 2);
+    assert_int_equal(control_get_heartbeat(c, many, sizeof many, &h2, &e), ERR_LIMIT);
+}
+
+static void test_orders(void **state) {
+    (void)state;
+    struct err e;
+    char text[CONTROL_TEXT_MAX];
+    bool flag = false;
+    struct control_bytes p = control_put_hot(c, true);
+    assert_int_equal(control_get_hot(c, p.data, p.len, &flag, &e), ERR_OK);
+    assert_true(flag);
+    p = control_put_hot(c, false);
+    assert_int_equal(control_get_hot(c, p.data, p.len, &flag, &e), ERR_OK);
+    assert_false(flag);
+    p = control_put_leave(c, true, "somebody\nsat down");
+    assert_int_equal(control_get_leave(c, p.data, p.len, &flag, text, &e), ERR_OK);
+    assert_true(flag);
+    assert_string_equal(text, "somebody sat down");
+    static const uint8_t forged[] = {0x12, 3, 'a', '\n', 'b'};
+    assert_int_equal(control_get_leave(c, forged, sizeof forged, &flag, text, &e), ERR_FORMAT);
+    p = control_put_failed(c, "too much was said", true);
+    assert_int_equal(control_get_failed(c, p.data, p.len, text, &flag, &e), ERR_OK);
+    assert_true(flag);
+    assert_string_equal(text, "too much was said");
+    p = control_put_refused(c, "later", true); // the other flag of the same message
+    assert_int_equal(control_get_failed(c, p.data, p.len, text, &flag, &e), ERR_OK);
+    assert_false(flag);
 }
 
 // JOIN as an end would send it that does not clean its texts: field 6 is the name, 5 the port.
@@ -347,6 +453,9 @@ int main(void) {
         cmocka_unit_test(test_broken_steps),
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_small_messages),
+        cmocka_unit_test(test_holders),
+        cmocka_unit_test(test_states_of_stages),
+        cmocka_unit_test(test_orders),
         cmocka_unit_test(test_manifest),
         cmocka_unit_test(test_amplification),
         cmocka_unit_test(test_texts),
