@@ -1,69 +1,12 @@
-#include "cluster/cluster.h"
-
-#include "cluster/steps.h"
+#include "cluster/cluster_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-// Phases. Each way into LOADING is a new epoch with a new plan.
-//
-//              min_nodes, settled                all stages ready
-//   WAITING ------------------------> LOADING --------------------> UP
-//      |                               ^ | ^ |                      | |
-//      | the plan                      | | | |  a stage is lost, or | |
-//      | does not fit                  +-+ | +--- idle with a spare + |
-//      |                          stage    |                          |
-//      v                          lost     | a node joined, it fits   |
-//    DOWN <--------------------------------+--------------------------+
-//                            the nodes left do not fit
-static const bool allowed[4][4] = {
-    [CLUSTER_WAITING] = {[CLUSTER_LOADING] = true, [CLUSTER_DOWN] = true},
-    [CLUSTER_LOADING] = {[CLUSTER_LOADING] = true, [CLUSTER_UP] = true, [CLUSTER_DOWN] = true},
-    [CLUSTER_UP] = {[CLUSTER_LOADING] = true, [CLUSTER_DOWN] = true},
-    [CLUSTER_DOWN] = {[CLUSTER_LOADING] = true},
-};
+// Every event does the same three things: it takes back time in which we slept, notes what is new, and then settles:
+// all that has become due is decided, and what holders have to know is told.
 
-enum {
-    ACTIONS_MAX = 4 * LIMIT_NODES,
-    IMPROVE_US = 1000 * 1000,           // idle for so long before a spare is taken in
-    IMPROVE_MAX_US = 300 * 1000 * 1000, // after spares failed again and again
-};
-
-static const uint64_t NEVER = UINT64_MAX;
-
-struct member {
-    bool present; // false: a hole that a lost node left
-    uint64_t id, memory_bytes;
-    uint64_t seen_us;
-    uint64_t done_step, loading_bytes; // in the current epoch
-    bool ready;
-    uint64_t failed_us; // NEVER, or when it said that it failed
-    char failed_why[160];
-};
-
-struct cluster {
-    struct cluster_config config;
-    enum cluster_phase phase;
-    uint32_t epoch;
-    // In the order of the route. A node that joins takes the first hole, so that the others keep their layers.
-    struct member member[LIMIT_NODES];
-    uint32_t n_members; // holes included
-    struct plan plan;
-    struct steps steps;
-    uint64_t first_join_us, progress_us, idle_since_us;
-    uint64_t down_since_us; // NEVER, or when nothing fitted for the first time since a route was up
-    uint64_t improve_us;    // how long to be idle before a spare is taken in
-    bool improving;         // LOADING in order to take in a spare
-    bool spare_useful;      // a plan with all nodes uses one that the route does not
-    bool stage_lost;        // the route needs a new plan
-    uint32_t n_live;
-    uint64_t due_us; // the deadline as of the last event
-    uint64_t n_route_changes, n_nodes_lost;
-    char why_down[256];
-    struct cluster_action *actions; // [ACTIONS_MAX] a ring
-    uint32_t action_at, n_actions;
-};
+enum { LATE_US = 2 * 1000 }; // we are never sooner than that for certain
 
 int cluster_new(const struct cluster_config *config, struct cluster **out, struct err *e) {
     struct cluster *c = calloc(1, sizeof *c);
@@ -73,8 +16,9 @@ int cluster_new(const struct cluster_config *config, struct cluster **out, struc
         return err_set(e, ERR_NOMEM, "cluster: no memory");
     }
     c->config = *config;
+    c->epoch = config->first_epoch ? config->first_epoch - 1 : 0;
     c->improve_us = IMPROVE_US;
-    c->due_us = c->down_since_us = NEVER;
+    c->due_us = c->down_since_us = c->retry_due_us = NEVER;
     snprintf(c->why_down, sizeof c->why_down, "no node has joined yet");
     *out = c;
     return ERR_OK;
@@ -86,273 +30,150 @@ void cluster_free(struct cluster *c) {
     free(c);
 }
 
-bool cluster_next(struct cluster *c, struct cluster_action *a) {
-    if (c->n_actions == 0) return false;
-    *a = c->actions[c->action_at];
-    c->action_at = (c->action_at + 1) % ACTIONS_MAX;
-    c->n_actions--;
-    return true;
-}
-
-static struct cluster_action *push(struct cluster *c, enum cluster_act type) {
-    ASSERT(c->n_actions < ACTIONS_MAX, "actions are not taken");
-    struct cluster_action *a = &c->actions[(c->action_at + c->n_actions++) % ACTIONS_MAX];
-    memset(a, 0, sizeof *a);
-    a->type = type;
-    a->epoch = c->epoch;
-    a->n_stages = c->plan.n_stages;
-    a->n_blocks = c->plan.n_blocks;
-    return a;
-}
-
-static struct member *find(struct cluster *c, uint64_t node) {
+struct member *cluster_member(struct cluster *c, uint64_t node) {
     for (uint32_t i = 0; i < c->n_members; i++)
         if (c->member[i].present && c->member[i].id == node) return &c->member[i];
     return NULL;
 }
 
-static uint32_t n_present(const struct cluster *c) {
+uint32_t cluster_n_present(const struct cluster *c) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_members; i++) n += c->member[i].present;
     return n;
 }
 
-static bool has_route(const struct cluster *c) { return c->phase == CLUSTER_LOADING || c->phase == CLUSTER_UP; }
+bool cluster_has_route(const struct cluster *c) { return c->phase == CLUSTER_LOADING || c->phase == CLUSTER_UP; }
 
-static bool in_plan(const struct plan *p, uint64_t node) {
-    for (uint32_t i = 0; i < p->n_stages; i++)
-        if (p->stage[i].node == node) return true;
-    return false;
-}
-
-static bool in_route(const struct cluster *c, uint64_t node) { return has_route(c) && in_plan(&c->plan, node); }
-
-static void enter(struct cluster *c, enum cluster_phase phase) {
-    ASSERT(allowed[c->phase][phase], "from phase %d to %d", c->phase, phase);
-    c->phase = phase;
-}
-
-// Moves spares into the holes that lost stages left, so that the stages around them keep their place.
-static void fill_holes(struct cluster *c) {
-    for (uint32_t hole = 0; hole < c->n_members; hole++) {
-        if (c->member[hole].present) continue;
-        for (uint32_t i = hole + 1; i < c->n_members; i++) {
-            if (!c->member[i].present || in_plan(&c->plan, c->member[i].id)) continue;
-            c->member[hole] = c->member[i];
-            c->member[i].present = false;
-            break;
-        }
-    }
-    while (c->n_members && !c->member[c->n_members - 1].present) c->n_members--;
-}
-
-// Plans in the order of the members. Whole layers do not always pack in that order though they would in another: before
-// giving up, the largest nodes are tried first.
-static int make_plan(const struct cluster *c, struct plan *p, struct err *e) {
-    struct plan_node nodes[LIMIT_NODES] = {0};
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_members; i++)
-        if (c->member[i].present) nodes[n++] = (struct plan_node){c->member[i].id, c->member[i].memory_bytes};
-    int rc = plan_make(nodes, n, c->config.model, &c->config.wish, p, e);
-    if (rc == ERR_OK) return ERR_OK;
-    for (uint32_t i = 1; i < n; i++) {
-        struct plan_node node = nodes[i];
-        uint32_t at = i;
-        for (; at > 0 && nodes[at - 1].memory_bytes < node.memory_bytes; at--) nodes[at] = nodes[at - 1];
-        nodes[at] = node;
-    }
-    return plan_make(nodes, n, c->config.model, &c->config.wish, p, e);
-}
-
-static void push_why(struct cluster *c, enum cluster_act type, uint64_t node, const char *why) {
-    struct cluster_action *a = push(c, type);
-    a->node = node;
-    snprintf(a->why, sizeof a->why, "%s", why);
-}
-
-static void go_down(struct cluster *c, uint64_t now_us, const char *why) {
-    snprintf(c->why_down, sizeof c->why_down, "%s", why);
-    if (c->phase == CLUSTER_DOWN) return; // still; the clock of those who wait goes on
-    enter(c, CLUSTER_DOWN);
-    // A node that joins and fails again and again must not start the clock of those who wait anew each time.
-    if (c->down_since_us == NEVER) c->down_since_us = now_us;
-    push_why(c, CLUSTER_ROUTE_DOWN, 0, why);
-}
-
-static void go_load(struct cluster *c, uint64_t now_us, const struct plan *p, const char *why) {
-    bool was_up = c->phase == CLUSTER_UP;
-    enter(c, CLUSTER_LOADING);
-    c->plan = *p;
-    c->epoch++;
-    c->n_route_changes++;
-    c->progress_us = now_us;
-    snprintf(c->why_down, sizeof c->why_down, "loading epoch %u over %u nodes: %s", c->epoch, p->n_stages, why);
-    if (was_up) push_why(c, CLUSTER_ROUTE_DOWN, 0, c->why_down);
-    for (uint32_t i = 0; i < c->n_members; i++) {
-        struct member *m = &c->member[i];
-        m->ready = false;
-        m->done_step = m->loading_bytes = 0;
-        m->failed_us = NEVER;
-    }
-    for (uint32_t i = 0; i < p->n_stages; i++) {
-        struct cluster_action *a = push(c, CLUSTER_LOAD);
-        a->node = p->stage[i].node;
-        a->stage = i;
-        a->a = p->stage[i].a;
-        a->b = p->stage[i].b;
-        a->next_node = p->stage[(i + 1) % p->n_stages].node;
-    }
-}
-
-static void replan(struct cluster *c, uint64_t now_us, const char *why) {
-    struct plan p;
-    struct err e;
-    if (c->stage_lost) fill_holes(c);
-    c->stage_lost = c->spare_useful = false;
-    steps_reset(&c->steps, c->config.step_deadline_us);
-    if (make_plan(c, &p, &e))
-        go_down(c, now_us, e.text);
-    else
-        go_load(c, now_us, &p, why);
-}
-
-// The node is gone; settle() makes a new plan if the route needs one. tell: its link is still open.
-static void lose(struct cluster *c, struct member *m, const char *why, bool tell) {
-    if (in_route(c, m->id)) {
-        c->stage_lost = true;
+void cluster_lose(struct cluster *c, uint64_t now_us, struct member *m, const char *why, bool tell) {
+    if (holders_serve(c, m->id)) {
         if (c->improving && c->improve_us < IMPROVE_MAX_US) c->improve_us *= 2;
-        snprintf(c->why_down, sizeof c->why_down, "node %llu lost: %s", (unsigned long long)m->id, why);
+        snprintf(c->lost_why, sizeof c->lost_why, "node %llu lost: %s", (unsigned long long)m->id, why);
     }
+    holders_node_gone(c, now_us, m->id);
     m->present = false;
-    c->n_nodes_lost++;
-    if (tell) push_why(c, CLUSTER_DROP_NODE, m->id, why);
+    if (!m->may_leave) c->n_nodes_lost++;
+    c->changed = c->look = true;
+    if (tell) tell_why(c, CLUSTER_DROP_NODE, m->id, why);
 }
 
-static void check_heartbeats(struct cluster *c, uint64_t now_us) {
+static void check_silence(struct cluster *c, uint64_t now_us) {
     for (uint32_t i = 0; i < c->n_members; i++) {
         struct member *m = &c->member[i];
-        if (!m->present) continue;
-        char why[200];
-        if (now_us >= m->seen_us + c->config.node_timeout_us) {
-            snprintf(why, sizeof why, "no heartbeat for %llu ms", (unsigned long long)(now_us - m->seen_us) / 1000);
-            lose(c, m, why, true);
-        } else if (m->failed_us != NEVER && now_us >= m->failed_us + 2 * c->config.heartbeat_us) {
-            snprintf(why, sizeof why, "it failed: %s", m->failed_why);
-            lose(c, m, why, true);
-        }
+        if (!m->present || now_us < m->seen_us + c->config.node_timeout_us) continue;
+        char why[64];
+        snprintf(why, sizeof why, "no heartbeat for %llu ms", (unsigned long long)(now_us - m->seen_us) / 1000);
+        cluster_lose(c, now_us, m, why, true);
     }
-}
-
-// A step is late: the guilty stage is the first one that has not sent it on. If all have, the last one's word did not
-// come through. What nodes said is up to a heartbeat old, so the verdict waits for two.
-static void check_steps(struct cluster *c, uint64_t now_us) {
-    uint64_t step, due = steps_due_us(&c->steps, &step);
-    if (c->stage_lost || due == NEVER || now_us < due + 2 * c->config.heartbeat_us) return;
-    uint32_t stage = 0;
-    while (stage + 1 < c->plan.n_stages) {
-        struct member *m = find(c, c->plan.stage[stage].node);
-        ASSERT(m, "stage %u has no node", stage);
-        if (m->done_step < step) break;
-        stage++;
-    }
-    char why[128];
-    snprintf(why, sizeof why, "step %llu did not pass stage %u in time", (unsigned long long)step, stage);
-    lose(c, find(c, c->plan.stage[stage].node), why, true);
 }
 
 static void check_loading(struct cluster *c, uint64_t now_us) {
     bool late = now_us >= c->progress_us + c->config.load_deadline_us, all = true;
-    for (uint32_t i = 0; i < c->plan.n_stages; i++) {
-        struct member *m = find(c, c->plan.stage[i].node);
-        ASSERT(m || c->stage_lost, "stage %u has no node", i);
-        if (!m || m->ready) continue;
-        all = false;
-        if (late) lose(c, m, "no progress in loading its layers", true);
+    for (uint32_t s = 0; s < c->plan.n_stages; s++) {
+        const struct post *p = &c->post[s];
+        bool ready = !p->vacant && p->hold[0].phase != HOLDING_LOADING;
+        all &= ready;
+        if (late && !ready && !p->vacant)
+            cluster_lose(c, now_us, cluster_member(c, p->hold[0].node), "no progress in loading its layers", true);
+        c->stage_lost |= p->vacant;
     }
-    if (!all || c->stage_lost) return;
-    enter(c, CLUSTER_UP);
-    if (c->improving) c->improve_us = IMPROVE_US;
-    c->improving = false;
-    c->why_down[0] = 0;
-    c->down_since_us = NEVER;
-    c->idle_since_us = now_us;
-    push(c, CLUSTER_ROUTE_UP);
+    if (all) epoch_go_up(c, now_us);
 }
 
-static const char *reason_to_leave_out(const struct plan *p, uint64_t node) {
-    for (uint32_t i = 0; i < p->n_left_out; i++)
-        if (p->left_out[i].node == node) return p->left_out[i].why;
-    return "a spare: it serves when a node is lost, or when no request has run for a second";
-}
-
-// Whether a plan with all nodes would use one that the route leaves aside; and why each of those is left aside now.
-static void look_at_spares(struct cluster *c) {
-    struct plan p;
-    c->spare_useful = false;
-    if (!has_route(c) || c->stage_lost) return;
-    c->plan.n_left_out = 0;
-    if (n_present(c) == c->plan.n_stages || make_plan(c, &p, NULL)) return;
-    for (uint32_t i = 0; i < p.n_stages; i++) c->spare_useful |= !in_plan(&c->plan, p.stage[i].node);
-    for (uint32_t i = 0; i < c->n_members; i++) {
-        const struct member *m = &c->member[i];
-        if (!m->present || in_plan(&c->plan, m->id)) continue;
-        uint32_t k = c->plan.n_left_out++;
-        c->plan.left_out[k].node = m->id;
-        snprintf(c->plan.left_out[k].why, sizeof c->plan.left_out[k].why, "%s", reason_to_leave_out(&p, m->id));
+// New epochs.
+static void settle_epoch(struct cluster *c, uint64_t now_us) {
+    if (c->stage_lost) {
+        c->improving = false;
+        char why[200];
+        snprintf(why, sizeof why, "%.199s", c->lost_why);
+        epoch_replan(c, now_us, why);
+    }
+    if (handover_cannot(c, now_us) && (c->n_live == 0 || epoch_fits_without_leaving(c))) {
+        c->improving = false;
+        epoch_replan(c, now_us, "a node leaves, and no other one has room for its layers");
+    }
+    uint32_t n = cluster_n_present(c);
+    if (c->phase == CLUSTER_WAITING && n && n >= c->config.min_nodes &&
+        now_us >= c->first_join_us + c->config.settle_us)
+        epoch_replan(c, now_us, "first start");
+    if (c->look) epoch_look_at_spares(c);
+    c->look = false;
+    if (c->phase == CLUSTER_UP && c->n_live == 0 && c->spare_useful && now_us >= c->idle_since_us + c->improve_us) {
+        c->improving = true;
+        epoch_replan(c, now_us, "the nodes that are there can share the work better");
     }
 }
 
-static uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
-static uint64_t next_due_us(const struct cluster *c) {
-    uint64_t due = NEVER, step;
-    for (uint32_t i = 0; i < c->n_members; i++) {
-        const struct member *m = &c->member[i];
-        if (!m->present) continue;
-        due = min_u64(due, m->seen_us + c->config.node_timeout_us);
-        if (m->failed_us != NEVER) due = min_u64(due, m->failed_us + 2 * c->config.heartbeat_us);
-    }
-    if (c->phase == CLUSTER_WAITING && n_present(c) >= c->config.min_nodes && n_present(c))
-        due = min_u64(due, c->first_join_us + c->config.settle_us);
-    if (c->phase == CLUSTER_LOADING) due = min_u64(due, c->progress_us + c->config.load_deadline_us);
+static uint64_t next_due_us(struct cluster *c, uint64_t now_us) {
+    uint64_t due = NEVER;
+    for (uint32_t i = 0; i < c->n_members; i++)
+        if (c->member[i].present) due = earlier(due, c->member[i].seen_us + c->config.node_timeout_us);
+    uint32_t n = cluster_n_present(c);
+    if (c->phase == CLUSTER_WAITING && n && n >= c->config.min_nodes)
+        due = earlier(due, c->first_join_us + c->config.settle_us);
+    if (c->phase == CLUSTER_LOADING) due = earlier(due, c->progress_us + c->config.load_deadline_us);
+    if (cluster_has_route(c)) due = earlier(due, holders_due_us(c, now_us));
+    if (c->phase == CLUSTER_UP) due = earlier(due, suspect_due_us(c, now_us));
     if (c->phase == CLUSTER_UP && c->n_live == 0 && c->spare_useful)
-        due = min_u64(due, c->idle_since_us + c->improve_us);
-    if (c->phase == CLUSTER_UP && steps_due_us(&c->steps, &step) != NEVER)
-        due = min_u64(due, steps_due_us(&c->steps, &step) + 2 * c->config.heartbeat_us);
-    return due;
+        due = earlier(due, c->idle_since_us + c->improve_us);
+    return due > now_us ? due : now_us + 1;
 }
 
 // After each event: everything that has become due.
 static void settle(struct cluster *c, uint64_t now_us) {
-    check_heartbeats(c, now_us);
-    if (c->phase == CLUSTER_UP) check_steps(c, now_us);
+    check_silence(c, now_us);
+    if (cluster_has_route(c)) holders_check(c, now_us);
+    if (c->phase == CLUSTER_UP) suspect_check_steps(c, now_us);
+    if (c->phase == CLUSTER_UP) holders_promote(c, now_us);
     if (c->phase == CLUSTER_LOADING) check_loading(c, now_us);
-    if (c->stage_lost) {
-        c->improving = false;
-        char why[200];
-        snprintf(why, sizeof why, "%.199s", c->why_down);
-        replan(c, now_us, why);
+    settle_epoch(c, now_us);
+    if (c->phase == CLUSTER_UP) {
+        suspect_refresh(c, now_us);
+        holders_refresh(c, now_us);
+        tell_changes(c);
     }
-    uint32_t n = n_present(c);
-    if (c->phase == CLUSTER_WAITING && n && n >= c->config.min_nodes &&
-        now_us >= c->first_join_us + c->config.settle_us)
-        replan(c, now_us, "first start");
-    if (c->phase == CLUSTER_UP && c->n_live == 0 && c->spare_useful && now_us >= c->idle_since_us + c->improve_us) {
-        look_at_spares(c); // the spare itself may be lost by now
-        c->improving = c->spare_useful;
-        if (c->improving) replan(c, now_us, "a further node is there");
+    tell_endings(c);
+    if (c->phase == CLUSTER_UP) {
+        holders_restore(c, now_us); // what was unloaded makes room for it
+        holders_set_stable(c);
     }
-    c->due_us = next_due_us(c);
+    c->due_us = next_due_us(c, now_us);
+}
+
+// What came in while we were late is still unread: once for each silence and each step that much time is given.
+static void excuse(struct cluster *c, uint64_t by_us) {
+    uint64_t step = 0;
+    for (uint32_t i = 0; i < c->n_members; i++) {
+        if (!c->member[i].excused) phi_shift(&c->member[i].phi, by_us);
+        c->member[i].excused = true;
+    }
+    if (steps_due_us(&c->steps, &step) == NEVER || step == c->excused_step) return;
+    steps_shift(&c->steps, by_us);
+    c->excused_step = step;
 }
 
 // Before each event. If we were not called although something was due, it was we who slept (a stopped process, a
 // suspended machine), and what the nodes sent meanwhile is still unread: that time counts against nobody.
 static void wake(struct cluster *c, uint64_t now_us) {
-    if (c->due_us == NEVER || now_us <= c->due_us + c->config.heartbeat_us) return;
-    uint64_t slept = now_us - c->due_us + 2 * c->config.heartbeat_us;
+    if (c->due_us == NEVER || now_us <= c->due_us + LATE_US) return;
+    uint64_t late = now_us - c->due_us, slack = c->config.node_timeout_us / 8;
+    if (slack < c->config.heartbeat_us) slack = c->config.heartbeat_us;
+    if (late <= slack) {
+        excuse(c, late + LATE_US);
+        return;
+    }
+    uint64_t slept = late + 2 * c->config.heartbeat_us;
     for (uint32_t i = 0; i < c->n_members; i++) {
         c->member[i].seen_us += slept;
-        if (c->member[i].failed_us != NEVER) c->member[i].failed_us += slept;
+        phi_shift(&c->member[i].phi, slept);
+    }
+    for (uint32_t s = 0; s < LIMIT_STAGES; s++) {
+        for (uint32_t k = 0; k < c->post[s].n; k++) {
+            struct hold *h = &c->post[s].hold[k];
+            h->progress_us += slept;
+            if (h->failed_us != NEVER) h->failed_us += slept;
+            if (h->behind_us != NEVER) h->behind_us += slept;
+            if (h->well_us != NEVER) h->well_us += slept;
+        }
     }
     steps_shift(&c->steps, slept);
     c->progress_us += slept;
@@ -361,97 +182,163 @@ static void wake(struct cluster *c, uint64_t now_us) {
 
 void cluster_joined(struct cluster *c, uint64_t now_us, uint64_t node, uint64_t memory_bytes) {
     wake(c, now_us);
-    if (!find(c, node)) {
+    if (!cluster_member(c, node)) {
         uint32_t at = 0;
         while (at < c->n_members && c->member[at].present) at++;
         if (at == LIMIT_NODES) {
-            push_why(c, CLUSTER_DROP_NODE, node, "the cluster has as many nodes as it can have");
+            tell_why(c, CLUSTER_DROP_NODE, node, "the cluster has as many nodes as it can have");
             return;
         }
-        if (n_present(c) == 0) c->first_join_us = now_us;
-        c->member[at] = (struct member){.present = true, .id = node, .memory_bytes = memory_bytes};
-        c->member[at].seen_us = now_us;
-        c->member[at].failed_us = NEVER;
+        if (cluster_n_present(c) == 0) c->first_join_us = now_us;
+        struct member *m = &c->member[at];
+        *m = (struct member){.present = true, .id = node, .memory_bytes = memory_bytes, .seen_us = now_us};
+        phi_init(&m->phi, now_us, c->config.heartbeat_us);
+        m->calm_us = CALM_US;
+        m->alarm_us = NEVER;
         if (at == c->n_members) c->n_members++;
+        c->changed = c->look = true;
         if (c->phase == CLUSTER_WAITING)
-            snprintf(c->why_down, sizeof c->why_down, "%u of the %u nodes to start with have joined", n_present(c),
-                     c->config.min_nodes);
-        if (c->phase == CLUSTER_DOWN) replan(c, now_us, "a node joined");
-        look_at_spares(c);
+            snprintf(c->why_down, sizeof c->why_down, "%u of the %u nodes to start with have joined",
+                     cluster_n_present(c), c->config.min_nodes);
+        if (c->phase == CLUSTER_DOWN) epoch_replan(c, now_us, "a node joined");
     }
     settle(c, now_us);
 }
 
 void cluster_lost(struct cluster *c, uint64_t now_us, uint64_t node, const char *why) {
     wake(c, now_us);
-    struct member *m = find(c, node);
-    if (m) lose(c, m, why, false);
-    if (m) look_at_spares(c);
+    struct member *m = cluster_member(c, node);
+    if (m) cluster_lose(c, now_us, m, why, false);
     settle(c, now_us);
 }
 
-void cluster_heartbeat(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch, uint64_t done_step,
-                       uint64_t loading_bytes) {
+static void note_loading(struct cluster *c, uint64_t now_us, struct member *m, uint64_t loading_bytes) {
+    if (loading_bytes <= m->loading_bytes) {
+        m->loading_bytes = loading_bytes; // the next load counts from there
+        return;
+    }
+    m->loading_bytes = loading_bytes;
+    for (uint32_t s = 0; s < c->plan.n_stages; s++) {
+        struct hold *h = holders_find(c, s, m->id);
+        if (!h || h->phase != HOLDING_LOADING) continue;
+        h->progress_us = now_us;
+        if (c->plan.stage[s].node == m->id && now_us > c->progress_us) c->progress_us = now_us;
+    }
+}
+
+void cluster_heartbeat(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch,
+                       const struct cluster_stage_state *states, uint32_t n_states, uint64_t loading_bytes) {
     wake(c, now_us);
-    struct member *m = find(c, node);
+    struct member *m = cluster_member(c, node);
     if (m) {
         if (now_us > m->seen_us) m->seen_us = now_us;
-        if (epoch == c->epoch && done_step > m->done_step) m->done_step = done_step;
-        if (in_route(c, node) && loading_bytes > m->loading_bytes) {
-            m->loading_bytes = loading_bytes;
-            if (now_us > c->progress_us) c->progress_us = now_us;
+        phi_beat(&m->phi, now_us);
+        m->excused = false;
+        note_loading(c, now_us, m, loading_bytes);
+        for (uint32_t i = 0; i < n_states && epoch == c->epoch; i++) {
+            struct hold *h = holders_find(c, states[i].stage, node);
+            if (h) holders_state(c, now_us, h, &states[i]);
         }
     }
     settle(c, now_us);
 }
 
-void cluster_ready(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch) {
+void cluster_ready(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage) {
     wake(c, now_us);
-    struct member *m = find(c, node);
-    if (m && c->phase == CLUSTER_LOADING && epoch == c->epoch && in_route(c, node) && !m->ready) {
-        m->ready = true;
-        if (now_us > c->progress_us) c->progress_us = now_us;
+    struct hold *h = epoch == c->epoch ? holders_find(c, stage, node) : NULL;
+    if (h) h->failed_us = NEVER;
+    if (h && h->phase == HOLDING_LOADING) {
+        h->phase = HOLDING_RESIDENT;
+        h->progress_us = now_us;
+        if (c->plan.stage[stage].node == node && now_us > c->progress_us) c->progress_us = now_us;
     }
     settle(c, now_us);
 }
 
-void cluster_failed(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch, const char *why) {
+void cluster_fed(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage) {
     wake(c, now_us);
-    struct member *m = find(c, node);
-    if (m && epoch == c->epoch && in_route(c, node) && m->failed_us == NEVER) {
-        m->failed_us = now_us;
-        snprintf(m->failed_why, sizeof m->failed_why, "%s", why);
+    struct hold *h = epoch == c->epoch ? holders_find(c, stage, node) : NULL;
+    if (h && h->phase == HOLDING_FEEDING && !h->fed) {
+        h->fed = true;
+        h->accepted = 0; // the next heartbeat tells what it has now
+        h->progress_us = now_us;
+    }
+    settle(c, now_us);
+}
+
+// What a holder says just after the stage behind it lost one is most often about the broken link. It is told again whom
+// to send to; if it fails then too, it means it.
+static void note_failed(struct cluster *c, uint64_t now_us, struct hold *h, uint32_t stage, const char *why) {
+    const struct post *p = &c->post[stage];
+    if (p->shaken_us != NEVER && now_us < p->shaken_us + SHAKEN_US && c->phase == CLUSTER_UP) {
+        h->n_told = 0;
+    } else if (h->failed_us == NEVER) {
+        h->failed_us = now_us;
+        snprintf(h->failed_why, sizeof h->failed_why, "%s", why);
+    }
+}
+
+void cluster_failed(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage, bool no_replay,
+                    const char *why) {
+    wake(c, now_us);
+    struct hold *h = epoch == c->epoch ? holders_find(c, stage, node) : NULL;
+    if (no_replay && c->phase == CLUSTER_UP && epoch == c->epoch) {
+        uint32_t to = node == CLUSTER_HEAD ? 0 : stage + 1;
+        if (to < c->plan.n_stages && (h || node == CLUSTER_HEAD)) holders_no_replay(c, now_us, to, node, why);
+    } else if (h && !no_replay) {
+        note_failed(c, now_us, h, stage, why);
+    }
+    settle(c, now_us);
+}
+
+void cluster_leave(struct cluster *c, uint64_t now_us, uint64_t node, bool leave, const char *why) {
+    wake(c, now_us);
+    struct member *m = cluster_member(c, node);
+    if (m && m->leaving != leave) {
+        m->leaving = leave;
+        m->may_leave = false;
+        c->changed = c->look = true;
+        if (c->phase == CLUSTER_DOWN && !leave) epoch_replan(c, now_us, "a node is free again");
+        if (c->phase == CLUSTER_LOADING && leave && holders_serve(c, node) && epoch_fits_without_leaving(c)) {
+            char text[200];
+            snprintf(text, sizeof text, "node %llu leaves: %.120s", (unsigned long long)node, why);
+            epoch_replan(c, now_us, text);
+        }
     }
     settle(c, now_us);
 }
 
 void cluster_step_sent(struct cluster *c, uint64_t now_us, uint64_t step, uint32_t n_rows) {
     if (c->phase != CLUSTER_UP) return;
+    wake(c, now_us);
     steps_sent(&c->steps, now_us, step, n_rows);
-    c->due_us = next_due_us(c);
+    c->sent_step = step;
+    c->due_us = next_due_us(c, now_us);
 }
 
 void cluster_step_done(struct cluster *c, uint64_t now_us, uint64_t step) {
     wake(c, now_us);
-    if (c->phase == CLUSTER_UP) steps_done(&c->steps, now_us, step);
+    if (c->phase == CLUSTER_UP && step <= c->sent_step && step > c->done_step) {
+        steps_done(&c->steps, now_us, step);
+        c->done_step = step;
+    }
     settle(c, now_us);
 }
 
-void cluster_accuse(struct cluster *c, uint64_t now_us, uint32_t stage, const char *why) {
+void cluster_accuse(struct cluster *c, uint64_t now_us, uint64_t node, const char *why) {
     wake(c, now_us);
-    if (has_route(c) && stage < c->plan.n_stages) {
-        struct member *m = find(c, c->plan.stage[stage].node);
-        ASSERT(m, "stage %u has no node", stage);
-        lose(c, m, why, true);
-    }
+    struct member *m = cluster_member(c, node);
+    if (m) cluster_lose(c, now_us, m, why, true);
     settle(c, now_us);
 }
 
 void cluster_set_live(struct cluster *c, uint64_t now_us, uint32_t n_live) {
     if (n_live == c->n_live) return;
+    wake(c, now_us);
     if (n_live == 0) c->idle_since_us = now_us;
     c->n_live = n_live;
-    c->due_us = next_due_us(c);
+    c->due_us = next_due_us(c, now_us);
+    if (n_live == 0 && handover_cannot(c, now_us)) c->due_us = now_us + 1; // it need not wait any more
 }
 
 void cluster_tick(struct cluster *c, uint64_t now_us) {
@@ -462,9 +349,25 @@ void cluster_tick(struct cluster *c, uint64_t now_us) {
 uint64_t cluster_deadline_us(const struct cluster *c) { return c->due_us; }
 
 void cluster_view(const struct cluster *c, struct cluster_view *v) {
-    *v = (struct cluster_view){.phase = c->phase, .epoch = c->epoch, .n_nodes = n_present(c), .plan = &c->plan};
+    *v = (struct cluster_view){.phase = c->phase, .epoch = c->epoch, .n_nodes = cluster_n_present(c)};
+    v->plan = &c->plan;
+    v->stable = c->stable;
     v->n_route_changes = c->n_route_changes;
     v->n_nodes_lost = c->n_nodes_lost;
+    v->n_promotions = c->n_promotions;
+    v->n_suspicions = c->n_suspicions;
+    v->n_false_alarms = c->n_false_alarms;
+    v->n_drained = c->n_drained;
     v->down_since_us = c->down_since_us;
     v->why_down = c->why_down;
+    for (uint32_t s = 0; cluster_has_route(c) && s < c->plan.n_stages; s++) {
+        v->stage[s].n = c->post[s].n;
+        for (uint32_t k = 0; k < c->post[s].n; k++) {
+            const struct hold *h = &c->post[s].hold[k];
+            v->stage[s].holder[k].node = h->node;
+            v->stage[s].holder[k].phase = h->phase;
+            v->stage[s].holder[k].hot = h->hot;
+            v->stage[s].holder[k].suspect = h->suspect;
+        }
+    }
 }

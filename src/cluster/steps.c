@@ -2,6 +2,8 @@
 
 #include "base/err.h"
 
+enum { LATE_SPARE_US = 20 * 1000 }; // what a machine that does other things too may take without being late
+
 static uint32_t bucket_of(uint32_t n_rows) {
     uint32_t b = 0;
     while (n_rows && b + 1 < STEPS_BUCKETS) {
@@ -44,6 +46,10 @@ void steps_done(struct steps *s, uint64_t now_us, uint64_t id) {
     s->n--;
 }
 
+void steps_restart(struct steps *s, uint64_t now_us) {
+    if (now_us > s->last_done_us) s->last_done_us = now_us;
+}
+
 void steps_shift(struct steps *s, uint64_t by_us) {
     for (uint32_t i = 0; i < s->n; i++) s->flight[(s->at + i) % LIMIT_STEPS_IN_FLIGHT].sent_us += by_us;
     s->last_done_us += by_us;
@@ -64,4 +70,11 @@ uint64_t steps_due_us(const struct steps *s, uint64_t *id) {
     *id = s->flight[s->at].id;
     uint64_t bound = 8 * usual_us(s, bucket_of(s->flight[s->at].n_rows));
     return start_us(s) + (bound > s->floor_us ? bound : s->floor_us);
+}
+
+uint64_t steps_late_us(const struct steps *s, uint64_t *id) {
+    if (s->n == 0) return UINT64_MAX;
+    uint64_t usual = usual_us(s, bucket_of(s->flight[s->at].n_rows));
+    *id = s->flight[s->at].id;
+    return usual ? start_us(s) + 2 * usual + LATE_SPARE_US : UINT64_MAX;
 }

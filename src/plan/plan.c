@@ -23,14 +23,15 @@ static uint64_t stage_bytes(const struct cutter *c, uint32_t a, uint32_t b, uint
     const struct plan_model *m = c->m;
     uint64_t bytes = c->sum[b] - c->sum[a] + m->scratch_bytes + (uint64_t)(b - a) * n_blocks * m->kv_block_bytes;
     if (a == 0) bytes += m->embed_bytes;
-    if (b == m->n_layers) bytes += m->head_bytes;
+    bytes += b == m->n_layers ? m->head_bytes : n_blocks * m->log_block_bytes;
     return bytes;
 }
 
-// The largest b <= cap so that layers [a, b) fit into budget; a if not even one does. b < n_layers, or all of the rest:
-// stage_bytes grows with b.
+// The largest b <= cap so that layers [a, b) fit into budget; a if not even one does. stage_bytes grows with b but for
+// the last layer, which may take less than the log that the last stage does not need.
 static uint32_t extend(const struct cutter *c, uint32_t a, uint32_t cap, uint32_t n_blocks, uint64_t budget) {
-    uint32_t low = a, high = cap;
+    if (cap == c->m->n_layers && stage_bytes(c, a, cap, n_blocks) <= budget) return cap;
+    uint32_t low = a, high = cap < c->m->n_layers ? cap : cap - 1;
     while (low < high) {
         uint32_t mid = high - (high - low) / 2;
         if (stage_bytes(c, a, mid, n_blocks) <= budget)
@@ -160,6 +161,7 @@ static void write_plan(struct cutter *c, uint32_t max_k, uint32_t n_blocks, uint
             *s = (struct plan_stage){.node = c->nodes[i].id, .a = cut[j], .b = cut[j + 1]};
             s->scratch_bytes = c->m->scratch_bytes;
             s->kv_bytes = (uint64_t)(s->b - s->a) * n_blocks * c->m->kv_block_bytes;
+            s->log_bytes = s->b < c->m->n_layers ? n_blocks * c->m->log_block_bytes : 0;
             s->weight_bytes = stage_bytes(c, s->a, s->b, 0) - s->scratch_bytes;
             j++;
         } else {
@@ -219,6 +221,49 @@ static int check_input(uint32_t n_nodes, const struct plan_model *m, const struc
     return ERR_OK;
 }
 
+static void set_blocks(const struct plan_model *m, struct plan *p, uint32_t n_blocks) {
+    p->n_blocks = n_blocks;
+    for (uint32_t i = 0; i < p->n_stages; i++) {
+        struct plan_stage *s = &p->stage[i];
+        s->kv_bytes = (uint64_t)(s->b - s->a) * n_blocks * m->kv_block_bytes;
+        s->log_bytes = s->b < m->n_layers ? n_blocks * m->log_block_bytes : 0;
+    }
+}
+
+static bool all_have_seconds(const struct cutter *c, struct plan *p, uint32_t n_blocks) {
+    struct plan_room rooms[LIMIT_NODES] = {0};
+    uint32_t second[LIMIT_STAGES];
+    set_blocks(c->m, p, n_blocks);
+    for (uint32_t i = 0; i < c->n_nodes; i++) {
+        rooms[i].node = c->nodes[i].id;
+        rooms[i].memory_bytes = c->nodes[i].memory_bytes;
+        for (uint32_t j = 0; j < p->n_stages; j++) {
+            if (p->stage[j].node != rooms[i].node) continue;
+            rooms[i].serves = true;
+            rooms[i].n_stages++;
+            rooms[i].used_bytes += stage_bytes(c, p->stage[j].a, p->stage[j].b, n_blocks);
+        }
+    }
+    return plan_seconds(c->m, p, rooms, c->n_nodes, second) == p->n_stages;
+}
+
+// Fewer blocks, so that second holders fit beside. Where they never do, the blocks stay: giving them up helps nobody.
+static void make_room(const struct cutter *c, uint32_t base_blocks, struct plan *p) {
+    uint32_t most = p->n_blocks, low = base_blocks, high = most;
+    if (!all_have_seconds(c, p, base_blocks)) {
+        set_blocks(c->m, p, most);
+        return;
+    }
+    while (low < high) {
+        uint32_t mid = high - (high - low) / 2;
+        if (all_have_seconds(c, p, mid))
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    set_blocks(c->m, p, low);
+}
+
 int plan_make(const struct plan_node *nodes, uint32_t n_nodes, const struct plan_model *m, const struct plan_wish *w,
               struct plan *p, struct err *e) {
     int rc = check_input(n_nodes, m, w, e);
@@ -229,5 +274,6 @@ int plan_make(const struct plan_node *nodes, uint32_t n_nodes, const struct plan
     uint32_t max_k = max_stages(m, w, n_nodes);
     if (max_k == 0 || !can_cut(&c, max_k, base_blocks, false)) return refuse(&c, max_k, base_blocks, w, e);
     write_plan(&c, max_k, most_blocks(&c, max_k, base_blocks, w->max_blocks), base_blocks, w, p);
+    if (w->redundant) make_room(&c, base_blocks, p);
     return ERR_OK;
 }

@@ -125,7 +125,8 @@ static uint64_t blocks_on(const struct brute *f, uint32_t node, uint32_t a, uint
     for (uint32_t i = a; i < b; i++) bytes += f->m->layer_bytes[i];
     ASSERT(a < b, "no layers");
     if (bytes > f->nodes[node].memory_bytes) return 0;
-    return (f->nodes[node].memory_bytes - bytes) / ((b - a) * f->m->kv_block_bytes);
+    uint64_t block = (b - a) * f->m->kv_block_bytes + (b < f->m->n_layers ? f->m->log_block_bytes : 0);
+    return (f->nodes[node].memory_bytes - bytes) / block;
 }
 
 static void brute(struct brute *f, uint32_t node, uint32_t a, uint32_t stages, uint64_t blocks) {
@@ -154,7 +155,9 @@ static void check_plan(const struct brute *f, const struct plan *p) {
         at = s->b;
         while (node < f->n_nodes && f->nodes[node].id != s->node) node++;
         assert_true(node < f->n_nodes); // in the order given
-        assert_true(s->weight_bytes + s->kv_bytes + s->scratch_bytes <= f->nodes[node].memory_bytes);
+        uint64_t bytes = s->weight_bytes + s->kv_bytes + s->log_bytes + s->scratch_bytes;
+        assert_int_equal(bytes, plan_stage_bytes(f->m, s->a, s->b, p->n_blocks));
+        assert_true(bytes <= f->nodes[node].memory_bytes);
         assert_true(blocks_on(f, node, s->a, s->b) >= p->n_blocks);
     }
     assert_int_equal(at, f->m->n_layers);
@@ -174,6 +177,7 @@ static void test_against_brute_force(void **state) {
         m.embed_bytes = rng_below(&r, 20);
         m.head_bytes = rng_below(&r, 20);
         m.scratch_bytes = rng_below(&r, 5);
+        m.log_block_bytes = rng_below(&r, 2) ? rng_below(&r, 30) : 0; // at times more than a layer takes
         struct plan_node nodes[5] = {0};
         uint32_t n = rng_below(&r, 6);
         for (uint32_t i = 0; i < n; i++) nodes[i] = (struct plan_node){100 + i, rng_below(&r, 90)};
@@ -201,6 +205,125 @@ static void test_against_brute_force(void **state) {
     assert_true(n_ok > 1000 && n_refused > 1000);
 }
 
+// --- second holders
+
+// The rule, said once more: nodes that serve nothing first, then the most memory left, then the order.
+static uint32_t best_place(const struct plan_room *rooms, uint32_t n, uint64_t need, const uint64_t *exclude,
+                           uint32_t n_exclude) {
+    uint32_t best = n;
+    for (int serves = 0; serves < 2 && best == n; serves++) {
+        for (uint32_t i = 0; i < n; i++) {
+            const struct plan_room *r = &rooms[i];
+            bool out = r->closed || r->serves != (serves == 1) || r->n_stages == LIMIT_NODE_STAGES ||
+                       r->used_bytes + need > r->memory_bytes;
+            for (uint32_t k = 0; k < n_exclude; k++) out |= exclude[k] == r->node;
+            if (out) continue;
+            if (best == n || r->memory_bytes - r->used_bytes > rooms[best].memory_bytes - rooms[best].used_bytes)
+                best = i;
+        }
+    }
+    return best;
+}
+
+static void test_place_against_brute_force(void **state) {
+    (void)state;
+    struct rng r;
+    rng_init(&r, 9);
+    uint32_t n_found = 0, n_none = 0;
+    for (int round = 0; round < 20000; round++) {
+        struct plan_model m = {
+            .n_layers = 6, .kv_block_bytes = 1 + rng_below(&r, 4), .embed_bytes = 7, .head_bytes = 9};
+        for (uint32_t i = 0; i < 6; i++) m.layer_bytes[i] = 5 + rng_below(&r, 20);
+        m.scratch_bytes = rng_below(&r, 5);
+        m.log_block_bytes = rng_below(&r, 9);
+        struct plan_room rooms[6];
+        uint32_t n = rng_below(&r, 7), a = rng_below(&r, 6), b = a + 1 + rng_below(&r, 6 - a);
+        for (uint32_t i = 0; i < n; i++) {
+            rooms[i] = (struct plan_room){.node = 50 + i, .memory_bytes = rng_below(&r, 300)};
+            rooms[i].used_bytes = rng_below(&r, 100);
+            rooms[i].serves = rng_below(&r, 2);
+            rooms[i].closed = rng_below(&r, 5) == 0;
+            rooms[i].n_stages = rng_below(&r, 8) ? 1 : LIMIT_NODE_STAGES;
+        }
+        uint64_t exclude[2] = {50 + rng_below(&r, 8), 50 + rng_below(&r, 8)}, need = m.scratch_bytes;
+        uint32_t n_exclude = rng_below(&r, 3), n_blocks = 1 + rng_below(&r, 8);
+        for (uint32_t i = a; i < b; i++) need += m.layer_bytes[i] + n_blocks * m.kv_block_bytes;
+        need += (a == 0 ? 7 : 0) + (b == 6 ? 9 : n_blocks * m.log_block_bytes);
+        uint32_t at = plan_place(&m, a, b, n_blocks, rooms, n, exclude, n_exclude);
+        assert_int_equal(at, best_place(rooms, n, need, exclude, n_exclude));
+        n_found += at < n;
+        n_none += at == n;
+    }
+    assert_true(n_found > 3000 && n_none > 3000);
+}
+
+static uint32_t seconds_of(const struct plan_model *m, const struct plan *p, const struct plan_node *nodes, uint32_t n,
+                           uint32_t *second) {
+    struct plan_room rooms[8];
+    uint64_t used[8] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        rooms[i] = (struct plan_room){nodes[i].id, nodes[i].memory_bytes, 0, 0, false, false};
+    for (uint32_t s = 0; s < p->n_stages; s++) {
+        for (uint32_t i = 0; i < n; i++) {
+            if (nodes[i].id != p->stage[s].node) continue;
+            rooms[i].serves = true;
+            rooms[i].n_stages = 1;
+            used[i] = rooms[i].used_bytes = plan_stage_bytes(m, p->stage[s].a, p->stage[s].b, p->n_blocks);
+        }
+    }
+    uint32_t found = plan_seconds(m, p, rooms, n, second), counted = 0;
+    for (uint32_t s = 0; s < p->n_stages; s++) {
+        if (second[s] == n) continue;
+        assert_true(nodes[second[s]].id != p->stage[s].node);
+        used[second[s]] += plan_stage_bytes(m, p->stage[s].a, p->stage[s].b, p->n_blocks);
+        counted++;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(used[i], rooms[i].used_bytes);
+        assert_true(used[i] <= nodes[i].memory_bytes);
+    }
+    assert_int_equal(found, counted);
+    return found;
+}
+
+static void test_seconds_fit_and_blocks_make_room_for_them(void **state) {
+    (void)state;
+    struct rng r;
+    rng_init(&r, 10);
+    uint32_t n_all = 0, n_fewer = 0, n_never = 0;
+    for (int round = 0; round < 5000; round++) {
+        struct plan_model m = {.n_layers = 2 + rng_below(&r, 8), .kv_block_bytes = 1 + rng_below(&r, 4)};
+        for (uint32_t i = 0; i < m.n_layers; i++) m.layer_bytes[i] = 10 + rng_below(&r, 5);
+        m.embed_bytes = m.head_bytes = rng_below(&r, 20);
+        m.log_block_bytes = rng_below(&r, 3);
+        struct plan_node nodes[6] = {0};
+        uint32_t n = 1 + rng_below(&r, 6), second[LIMIT_STAGES], base = 2;
+        for (uint32_t i = 0; i < n; i++) nodes[i] = (struct plan_node){100 + i, 50 + rng_below(&r, 250)};
+        struct plan_wish w = {.context = base * LIMIT_BLOCK_TOKENS, .max_blocks = 40, .max_stages = rng_below(&r, 4)};
+        struct plan plain, p;
+        if (plan_make(nodes, n, &m, &w, &plain, NULL)) continue;
+        w.redundant = true;
+        assert_int_equal(plan_make(nodes, n, &m, &w, &p, NULL), ERR_OK);
+        bool all = seconds_of(&m, &p, nodes, n, second) == p.n_stages;
+        assert_int_equal(p.n_stages, plain.n_stages);
+        assert_true(p.n_blocks >= base && p.n_blocks <= plain.n_blocks);
+        struct plan fewer = plain;
+        if (!all) { // not even with the least
+            assert_int_equal(p.n_blocks, plain.n_blocks);
+            fewer.n_blocks = base;
+            assert_true(seconds_of(&m, &fewer, nodes, n, second) < p.n_stages);
+            n_never++;
+        } else if (p.n_blocks < plain.n_blocks) { // not one more
+            fewer.n_blocks = p.n_blocks + 1;
+            assert_true(seconds_of(&m, &fewer, nodes, n, second) < p.n_stages);
+            n_fewer++;
+        } else {
+            n_all++;
+        }
+    }
+    assert_true(n_all > 100 && n_fewer > 100 && n_never > 100);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equal_nodes_share_equally),
@@ -209,6 +332,8 @@ int main(void) {
         cmocka_unit_test(test_refusal_says_what_would_fit),
         cmocka_unit_test(test_bad_wishes),
         cmocka_unit_test(test_against_brute_force),
+        cmocka_unit_test(test_place_against_brute_force),
+        cmocka_unit_test(test_seconds_fit_and_blocks_make_room_for_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
