@@ -1,4 +1,5 @@
 // loom node: one machine's (or device's) part of a cluster.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,14 +8,19 @@
 #include "base/log.h"
 #include "cmd/cmd.h"
 #include "net/token.h"
+#include "node/local_ctl.h"
 #include "node/node.h"
 #include "os/file.h"
+#include "os/guard.h"
+
+enum { DRAIN_S = 30 };
 
 static int check(const struct node_config *n, struct err *e) {
     static const char prefix[] = "loom1-";
     struct token token;
     int rc = address_flag("--listen", n->listen_addr, false, e);
     if (rc) return rc;
+    if (n->busy_when && !n->busy_when[0]) return err_set(e, ERR_USAGE, "--busy-when: the command is empty");
     if (!n->join) return err_set(e, ERR_USAGE, "--join: a token (loom token create) or HOST:PORT is missing");
     if (!strncmp(n->join, prefix, sizeof prefix - 1)) {
         if (token_parse(n->join, &token, e))
@@ -36,9 +42,59 @@ static int read_join(struct node_config *n, char **text, struct err *e) {
     return ERR_OK;
 }
 
+// What the owner of this machine says to the node that runs on it.
+static const struct command words[] = {
+    {.name = "node pause",
+     .args = "[--wait] [--state DIR]",
+     .en = "the node on this machine leaves the cluster's work to others, until loom node resume",
+     .zh = "本机节点把工作交给其他节点，直到 loom node resume"},
+    {.name = "node resume",
+     .args = "[--state DIR]",
+     .en = "the node on this machine may be used again",
+     .zh = "本机节点恢复工作"},
+    {.name = "node show",
+     .args = "[--state DIR]",
+     .en = "what the node on this machine is doing: serving, leaving, away",
+     .zh = "显示本机节点状态：serving、leaving 或 away"}};
+enum { N_WORDS = sizeof words / sizeof words[0], WORD_AT = 5 }; // behind "node "
+
+static const struct command *find_word(const char *text) {
+    for (int i = 0; i < N_WORDS; i++)
+        if (text && !strcmp(text, words[i].name + WORD_AT)) return &words[i];
+    return NULL;
+}
+
+static int run_word(const struct command *word, int argc, char **argv) {
+    const char *state = NULL;
+    bool wait = false;
+    const struct flag all[] = {
+        {"--state", FLAG_STRING, &state, 0, 0, "DIR", "that of the node", "该节点的 --state 目录"}, {0}};
+    const struct flag of_pause[] = {
+        {"--wait", FLAG_BOOL, &wait, 0, 0, "", "until nothing depends on it any more", "等到没有任何工作依赖它为止"},
+        {0}};
+    bool pause = word == &words[0];
+    const struct flag *tables[] = {all, pause ? of_pause : NULL, NULL};
+    char dir[LIMIT_PATH], answer[LOCAL_CTL_LINE_BYTES];
+    int n_rest;
+    struct err e;
+    int rc = flags_parse(word, tables, argc, argv, NULL, 0, &n_rest, &e);
+    if (!rc) rc = state_dir(state, dir, sizeof dir, &e);
+    if (!rc) rc = local_ctl_ask(dir, wait ? "pause wait" : word->name + WORD_AT, answer, &e);
+    if (rc) return flags_fail(word, &e);
+    printf("%s\n", answer);
+    return EXIT_FINE;
+}
+
+// Before the first thread, and before there is much memory.
+static void start_guardian(void) {
+    struct err e;
+    if (guard_start(&e)) LOG_W("node", "%s: if this process is killed, others notice it later", e.text);
+}
+
 static int run(const struct command *c, int argc, char **argv) {
     struct compute_flags compute = {0};
     struct node_config n = {.listen_addr = "0.0.0.0:0"};
+    uint32_t drain_s = DRAIN_S;
     const char *state = NULL;
     bool quiet = false;
     const struct flag own[] = {
@@ -55,6 +111,14 @@ static int run(const struct command *c, int argc, char **argv) {
          "memory that may be used, such as 8G; 1M at least", "可用内存上限，例如 8G；至少 1M"},
         {"--cache", FLAG_BYTES, &n.cache_bytes, LEAST_SIZE_BYTES, 0, "SIZE",
          "bound of the weight cache on disk (default 64G)", "磁盘权重缓存上限（默认 64G）"},
+        {"--busy-when", FLAG_STRING, &n.busy_when, 0, 0, "COMMAND",
+         "for the shell; exit code 0: the owner needs this machine, leave the work to others",
+         "交给 shell 的命令；退出码 0 表示机主在用本机，工作交给其他节点"},
+        {"--busy-every", FLAG_U32, &n.busy_every_s, 1, 86400, "SECONDS", "from one run of it to the next (default 5)",
+         "两次运行的间隔秒数（默认 5）"},
+        {"--drain-seconds", FLAG_U32, &drain_s, 0, 86400, "SECONDS",
+         "when told to stop: how long to wait until others have taken over (default 30)",
+         "收到停止信号后，等待其他节点接管的秒数（默认 30）"},
         {"--threads", FLAG_U32, &compute.threads, 0, 1024, "N", "compute threads (default: one per processor)",
          "计算线程数（默认每个处理器一个）"},
         {"--isa", FLAG_STRING, &compute.isa, 0, 0, "ISA", "auto, ref, avx2 or avx512", "auto、ref、avx2 或 avx512"},
@@ -69,6 +133,8 @@ static int run(const struct command *c, int argc, char **argv) {
     int n_rest;
     struct err e;
     char *join = NULL;
+    const struct command *word = find_word(argc ? argv[0] : NULL);
+    if (word) return run_word(word, argc - 1, argv + 1);
     int rc = flags_parse(c, tables, argc, argv, NULL, 0, &n_rest, &e);
     if (!rc) rc = read_join(&n, &join, &e);
     if (!rc) rc = check(&n, &e);
@@ -77,13 +143,17 @@ static int run(const struct command *c, int argc, char **argv) {
     log_setup(compute.verbose, quiet);
     n.state_dir = dir;
     log_set_name(n.name);
+    n.drain_ms = drain_s * 1000;
+    if (!rc) start_guardian();
     if (!rc) rc = node_run(&n, &e);
+    guard_stop();
     free(join);
     return rc ? flags_fail(c, &e) : EXIT_FINE;
 }
 
 const struct command cmd_node = {.name = "node",
-                                 .args = "--join TOKEN|ADDR [--device cpu] [--memory 8G] [--threads N]",
+                                 .args =
+                                     "--join TOKEN|ADDR [--memory 8G] [--threads N], or loom node pause|resume|show",
                                  .en = "lend this machine to a cluster",
                                  .zh = "把本机借给集群",
                                  .run = run};

@@ -119,6 +119,12 @@ void stage_free(struct stage *s) {
     free(s);
 }
 
+void stage_move(struct stage *s, struct backend *be) {
+    ASSERT(s->be->ops->name == be->ops->name, "%s and %s", s->be->ops->name, be->ops->name);
+    s->be = be;
+    model_move(s->part, s->scratch, be);
+}
+
 void stage_reset(struct stage *s) {
     slots_reset(&s->slots);
     atomic_store(&s->slots_used, 0);
@@ -230,7 +236,7 @@ int stage_run(struct stage *s, const struct step *step, const uint16_t *in, uint
         for (uint32_t i = s->c.a; i < s->c.b; i++) model_layer(s->part, s->scratch, i, s->kv, &b, s->x);
         if (!is_last(s)) ops->rows_get_bf16(s->be, s->x, s->h.hidden, b.n_rows, out);
     }
-    if (is_last(s)) {
+    if (is_last(s) && result) {
         draw(s, step, &b);
         fill_result(s, step, result);
     }

@@ -32,12 +32,15 @@ void stage_memory(const struct stage_config *c, const struct backend_ops *ops, s
 uint64_t stage_scratch_bytes(const struct hparams *h, uint32_t max_rows, bool last);
 
 // Runs one step. in: hidden rows of the stage before, bf16 [n_rows][hidden], NULL if a == 0. out: hidden rows for the
-// stage after, same shape, unused if b == n_layers; result: filled if b == n_layers. fault [n_rows] comes in from the
-// stage before (zeros for the first) and goes out with this stage's faults added. The step was checked by step_check;
-// what only the stage knows (a slot at an unexpected position, a block table with a hole) is ERR_FORMAT and the step
-// has no effect on any sequence.
+// stage after, same shape, unused if b == n_layers; result: filled if b == n_layers (NULL: no tokens are wanted, and
+// the output head does not run). fault [n_rows] comes in from the stage before (zeros for the first) and goes out with
+// this stage's faults added. The step was checked by step_check; what only the stage knows (a slot at an unexpected
+// position, a block table with a hole) is ERR_FORMAT and the step has no effect on any sequence.
 int stage_run(struct stage *s, const struct step *step, const uint16_t *in, uint16_t *out, uint8_t *fault,
               struct step_result *result, struct err *e) MUST_CHECK;
+// Hands the stage to another compute thread, whose backend be is of the same kind. Neither thread runs it meanwhile,
+// and both backends outlive it: memory stays where it was taken.
+void stage_move(struct stage *s, struct backend *be);
 // Forgets all sequences (a new epoch begins).
 void stage_reset(struct stage *s);
 

@@ -94,6 +94,8 @@ void model_part_free(struct model_part *part);
 struct scratch;
 struct scratch *scratch_new(const struct hparams *h, const struct run_mode *m, struct backend *be, uint32_t max_rows);
 void scratch_free(struct scratch *s);
+// From here on another backend of the same kind computes with both; their memory stays that of the first.
+void model_move(struct model_part *p, struct scratch *s, struct backend *be);
 uint64_t scratch_bytes(const struct hparams *h, uint32_t max_rows);
 
 // Where the time of a stage goes; head and sample count whole (their matmul is in them).

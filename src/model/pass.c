@@ -1,6 +1,11 @@
 // The pieces of a pass: embedding, RoPE tables of the batch, a layer, the output head.
 #include "model/family.h"
 
+void model_move(struct model_part *p, struct scratch *s, struct backend *be) {
+    p->be = be;
+    s->be = be;
+}
+
 void model_embed(const struct model_part *p, struct scratch *s, const int32_t *tokens, const struct batch *b,
                  float *x) {
     scratch_begin(s);

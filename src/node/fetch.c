@@ -36,8 +36,7 @@ static struct fetch_message *message(const struct frame_header *h, const void *d
     return m;
 }
 
-void fetch_want(struct fetch *f, uint64_t load) {
-    atomic_store(&f->wanted, load);
+void fetch_wake(struct fetch *f) {
     // An answer to question 0, which was never put, wakes the one who waits and is dropped there. With one there
     // already nobody sleeps.
     if (queue_count(&f->answers)) return;
@@ -67,9 +66,9 @@ static int put(struct fetch *f, enum frame_type type, struct control_bytes c, st
 }
 
 // The answer to question `ask`. Older ones, of a load that was given up, are dropped.
-static int await(struct fetch *f, uint64_t load, uint64_t ask, enum frame_type type, struct fetch_message **out,
-                 struct err *e) {
-    while (atomic_load(&f->wanted) == load) {
+static int await(struct fetch *f, const atomic_bool *given_up, uint64_t ask, enum frame_type type,
+                 struct fetch_message **out, struct err *e) {
+    while (!atomic_load(given_up)) {
         struct fetch_message *m = queue_pop(&f->answers, WAIT_MS);
         if (!m) continue;
         if (m->h.step == ask && m->h.type == type) {
@@ -80,15 +79,15 @@ static int await(struct fetch *f, uint64_t load, uint64_t ask, enum frame_type t
         free(m);
         if (got >= ask) return err_set(e, ERR_FORMAT, "the head answered question %lu instead of %lu", got, ask);
     }
-    return err_set(e, ERR_CANCELLED, "the load was given up for another one");
+    return err_set(e, ERR_CANCELLED, "the load was given up");
 }
 
-int fetch_manifest(struct fetch *f, uint64_t load, const struct control_ask *ask, struct control_manifest *m,
-                   struct err *e) {
+int fetch_manifest(struct fetch *f, const atomic_bool *given_up, const struct control_ask *ask,
+                   struct control_manifest *m, struct err *e) {
     uint64_t id = f->next_ask;
     struct fetch_message *answer;
     int rc = put(f, FRAME_ASK, control_put_ask(f->control, ask), e);
-    if (!rc) rc = await(f, load, id, FRAME_MANIFEST, &answer, e);
+    if (!rc) rc = await(f, given_up, id, FRAME_MANIFEST, &answer, e);
     if (rc) return rc;
     rc = control_get_manifest(f->control, answer->data, answer->bytes, m, e);
     free(answer);
@@ -100,7 +99,7 @@ static uint32_t piece(uint64_t bytes, uint64_t offset) {
     return bytes - offset < LIMIT_CHUNK_BYTES ? (uint32_t)(bytes - offset) : LIMIT_CHUNK_BYTES;
 }
 
-int fetch_tensor(struct fetch *f, uint64_t load, const char *name, uint64_t bytes,
+int fetch_tensor(struct fetch *f, const atomic_bool *given_up, const char *name, uint64_t bytes,
                  int (*sink)(void *arg, const void *data, size_t len, struct err *e), void *arg, struct err *e) {
     struct control_fetch q = {0};
     memcpy(q.name, name, strnlen(name, sizeof q.name - 1));
@@ -114,7 +113,7 @@ int fetch_tensor(struct fetch *f, uint64_t load, const char *name, uint64_t byte
             rc = put(f, FRAME_FETCH, control_put_fetch(f->control, &q), e);
         }
         struct fetch_message *answer;
-        if (!rc) rc = await(f, load, id, FRAME_CHUNK, &answer, e);
+        if (!rc) rc = await(f, given_up, id, FRAME_CHUNK, &answer, e);
         if (rc) return rc;
         id++;
         rc = answer->bytes == piece(bytes, got)

@@ -1,4 +1,4 @@
-// Questions to the head about weights, and its answers, between the compute thread, which asks and waits, and the loop
+// Questions to the head about weights, and its answers, between the lazy thread, which asks and waits, and the loop
 // thread, which owns the bulk link. Several questions travel at once; answers come in the order of the questions.
 #pragma once
 #include "os/queue.h"
@@ -14,21 +14,21 @@ struct fetch_message { // either way; whoever pops it frees it
 
 struct fetch {
     struct queue asks, answers; // asks has an fd for the loop
-    uint64_t next_ask;          // compute thread
-    struct control *control;    // compute thread
-    _Atomic uint64_t wanted;    // number of the load that is wanted now; a wait for another one gives up
+    uint64_t next_ask;          // lazy thread
+    struct control *control;    // lazy thread
 };
 
 int fetch_init(struct fetch *f, struct err *e) MUST_CHECK;
 void fetch_fini(struct fetch *f);
 
-// Loop thread. want: also wakes a wait that is for another load. answer: copies; drops what nobody can be waiting for.
-void fetch_want(struct fetch *f, uint64_t load);
+// Loop thread. wake: whoever waits looks at once whether its load was given up. answer: copies; drops what nobody can
+// be waiting for.
+void fetch_wake(struct fetch *f);
 int fetch_answer(struct fetch *f, const struct frame_header *h, const void *data, uint32_t bytes) MUST_CHECK;
 
-// Compute thread, for load number `load`. ERR_CANCELLED: another load is wanted. ERR_FORMAT: the head broke its word.
-int fetch_manifest(struct fetch *f, uint64_t load, const struct control_ask *ask, struct control_manifest *m,
-                   struct err *e) MUST_CHECK;
-int fetch_tensor(struct fetch *f, uint64_t load, const char *name, uint64_t bytes,
+// Lazy thread. ERR_CANCELLED: *given_up was set. ERR_FORMAT: the head broke its word.
+int fetch_manifest(struct fetch *f, const atomic_bool *given_up, const struct control_ask *ask,
+                   struct control_manifest *m, struct err *e) MUST_CHECK;
+int fetch_tensor(struct fetch *f, const atomic_bool *given_up, const char *name, uint64_t bytes,
                  int (*sink)(void *arg, const void *data, size_t len, struct err *e), void *arg,
                  struct err *e) MUST_CHECK;

@@ -1,5 +1,5 @@
 // How a stage comes to be: names of the tensors, their hashes from the head, their bytes from disk or from the head,
-// repacking, KV cache. Compute thread.
+// repacking, KV cache. Lazy thread.
 #include "node/compute.h"
 
 #include "base/log.h"
@@ -11,15 +11,11 @@
 // A question about few tensors: the head hashes what nobody asked for before, and progress has to show meanwhile.
 enum { ASK_TENSORS = 8 };
 
-// What is resident. A load that asks for just this keeps it.
-struct holding {
-    uint64_t plan_hash, head_boot;
-    uint32_t a, b, n_blocks, max_rows, max_context;
-    struct stage *stage;
+// The tensors' bytes, while the stage is made of them.
+struct source {
     struct tensors *tensors;
     struct file_map *maps; // [n_maps], behind the tensors
     uint32_t n_maps;
-    uint64_t memory_bytes;
 };
 
 // The needs of a layer range and what the head says about them.
@@ -30,29 +26,10 @@ struct need_list {
     struct strmap seen; // a tied output head needs the embedding, which may be there already
 };
 
-struct stage *loader_stage(const struct compute *c) {
-    return c->held ? c->held->stage : NULL;
-}
-
-static void drop_files(struct holding *h) {
-    tensors_free(h->tensors);
-    for (uint32_t i = 0; i < h->n_maps; i++) file_map_close(&h->maps[i]);
-    free(h->maps);
-    h->tensors = NULL;
-    h->maps = NULL;
-    h->n_maps = 0;
-}
-
-static void free_holding(struct holding *h) {
-    if (!h) return;
-    stage_free(h->stage);
-    drop_files(h);
-    free(h);
-}
-
-void loader_drop(struct compute *c) {
-    free_holding(c->held);
-    c->held = NULL;
+static void drop_source(struct source *s) {
+    tensors_free(s->tensors);
+    for (uint32_t i = 0; i < s->n_maps; i++) file_map_close(&s->maps[i]);
+    free(s->maps);
 }
 
 static int add_need(void *arg, const struct tensor_need *need) {
@@ -72,7 +49,7 @@ static int add_need(void *arg, const struct tensor_need *need) {
     return strmap_put(&l->seen, need->name, n, l->n++);
 }
 
-static int ask_head(struct compute *c, uint64_t load, struct need_list *l, struct err *e) {
+static int ask_head(struct compute *c, const atomic_bool *given_up, struct need_list *l, struct err *e) {
     struct control_ask *ask = malloc(sizeof *ask);
     struct control_manifest *m = malloc(sizeof *m);
     l->info = calloc(l->n ? l->n : 1, sizeof *l->info);
@@ -80,7 +57,7 @@ static int ask_head(struct compute *c, uint64_t load, struct need_list *l, struc
     for (uint32_t at = 0; at < l->n && !rc; at += ASK_TENSORS) {
         ask->n = l->n - at < ASK_TENSORS ? l->n - at : ASK_TENSORS;
         memcpy(ask->name, l->name[at], ask->n * sizeof ask->name[0]);
-        rc = fetch_manifest(&c->fetch, load, ask, m, e);
+        rc = fetch_manifest(&c->fetch, given_up, ask, m, e);
         for (uint32_t i = 0; i < ask->n && !rc; i++) {
             l->info[at + i] = m->entry[i];
             if (!m->entry[i].found) rc = err_set(e, ERR_NOT_FOUND, "the head's model has no tensor %s", ask->name[i]);
@@ -102,12 +79,12 @@ static int sink_add(void *arg, const void *data, size_t len, struct err *e) {
     return cache_put_add(&s->c->cache, &s->put, data, len, e);
 }
 
-static int fetch_one(struct compute *c, uint64_t load, const char *name, const struct control_tensor *t,
+static int fetch_one(struct compute *c, const atomic_bool *given_up, const char *name, const struct control_tensor *t,
                      struct file_map *map, struct err *e) {
     struct sink s = {.c = c};
     int rc = cache_put_begin(&c->cache, t, &s.put, e);
     if (rc) return rc;
-    rc = fetch_tensor(&c->fetch, load, name, t->bytes, sink_add, &s, e);
+    rc = fetch_tensor(&c->fetch, given_up, name, t->bytes, sink_add, &s, e);
     if (rc) {
         cache_put_abort(&s.put);
         return rc;
@@ -115,13 +92,13 @@ static int fetch_one(struct compute *c, uint64_t load, const char *name, const s
     return cache_put_end(&c->cache, &s.put, t, map, e);
 }
 
-static int hold_tensor(struct compute *c, uint64_t load, const char *name, const struct control_tensor *t,
-                       struct holding *h, struct err *e) {
+static int hold_tensor(struct compute *c, const atomic_bool *given_up, const char *name, const struct control_tensor *t,
+                       struct source *h, struct err *e) {
     struct file_map *map = &h->maps[h->n_maps];
     const uint8_t *data = NULL;
     int rc = cache_find(&c->cache, name, t, map, &data, e);
     if (rc == ERR_NOT_FOUND) {
-        rc = fetch_one(c, load, name, t, map, e);
+        rc = fetch_one(c, given_up, name, t, map, e);
         data = map->data;
     }
     if (rc) return err_prefix(e, "tensor %s", name);
@@ -139,94 +116,54 @@ static void on_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes) {
     atomic_fetch_add(&c->loading_bytes, 1);
 }
 
-static struct stage_config config_of(const struct work *w) {
-    return (struct stage_config){.hparams = &w->model->hparams,
-                                 .mode = w->model->mode,
-                                 .a = w->a,
-                                 .b = w->b,
-                                 .n_kv_blocks = w->n_blocks,
-                                 .max_rows = w->model->max_rows,
-                                 .max_context = w->model->max_context};
-}
-
-static int build(struct compute *c, struct work *w, struct holding *h, struct err *e) {
-    struct stage_config config = config_of(w);
+static int build(struct compute *c, struct holding *h, const struct tensors *tensors, struct err *e) {
+    const struct hold_key *k = &h->key;
+    const struct stage_config config = {.hparams = &h->model.hparams,
+                                        .mode = h->model.mode,
+                                        .a = k->a,
+                                        .b = k->b,
+                                        .n_kv_blocks = k->n_blocks,
+                                        .max_rows = k->max_rows,
+                                        .max_context = k->max_context};
     struct model_progress progress = {.fn = on_progress, .arg = c};
     struct model_part *part;
-    int rc = model_part_load(config.hparams, &config.mode, h->tensors, c->be, w->a, w->b, &progress, &part, e);
+    h->be = c->lazy.be;
+    int rc = model_part_load(config.hparams, &config.mode, tensors, h->be, k->a, k->b, &progress, &part, e);
     if (rc) return rc;
-    if (atomic_load(&c->fetch.wanted) != w->load) {
+    if (atomic_load(&h->given_up)) {
         model_part_free(part);
-        return err_set(e, ERR_CANCELLED, "the load was given up for another one");
+        return err_set(e, ERR_CANCELLED, "the load was given up");
     }
-    return stage_new(&config, c->be, part, &h->stage, e);
+    return stage_new(&config, h->be, part, &h->stage, e);
 }
 
-static int check_memory(struct compute *c, const struct work *w, uint64_t *bytes, struct err *e) {
-    struct stage_config config = config_of(w);
-    struct stage_memory m;
-    stage_memory(&config, c->be->ops, &m);
-    *bytes = m.weights_bytes + m.kv_bytes + m.scratch_bytes;
-    if (*bytes <= c->memory_bytes) return ERR_OK;
-    return err_set(
-        e, ERR_LIMIT, "layers [%u, %u) need %lu MB (weights %lu, KV %lu, scratch %lu), this node may use %lu MB", w->a,
-        w->b, *bytes >> 20, m.weights_bytes >> 20, m.kv_bytes >> 20, m.scratch_bytes >> 20, c->memory_bytes >> 20);
-}
-
-static bool is_held(const struct compute *c, const struct work *w) {
-    const struct holding *h = c->held;
-    return h && h->plan_hash == w->model->plan_hash && h->head_boot == w->model->head_boot && h->a == w->a &&
-           h->b == w->b && h->n_blocks == w->n_blocks && h->max_rows == w->model->max_rows &&
-           h->max_context == w->model->max_context;
-}
-
-static int gather(struct compute *c, const struct work *w, struct need_list *l, struct holding *h, struct err *e) {
-    int rc = model_needs(&w->model->hparams, w->a, w->b, add_need, l);
-    if (rc) return err_set(e, rc, "layers [%u, %u): their tensors could not be listed", w->a, w->b);
-    rc = ask_head(c, w->load, l, e);
-    if (!rc && tensors_new(&h->tensors)) rc = err_set(e, ERR_NOMEM, "tensors: no memory");
-    h->maps = calloc(l->n ? l->n : 1, sizeof *h->maps);
-    if (!rc && !h->maps) rc = err_set(e, ERR_NOMEM, "tensors: no memory");
-    for (uint32_t i = 0; i < l->n && !rc; i++) rc = hold_tensor(c, w->load, l->name[i], &l->info[i], h, e);
+static int gather(struct compute *c, const struct holding *h, struct need_list *l, struct source *s, struct err *e) {
+    const struct hold_key *k = &h->key;
+    int rc = model_needs(&h->model.hparams, k->a, k->b, add_need, l);
+    if (rc) return err_set(e, rc, "layers [%u, %u): their tensors could not be listed", k->a, k->b);
+    rc = ask_head(c, &h->given_up, l, e);
+    if (!rc && tensors_new(&s->tensors)) rc = err_set(e, ERR_NOMEM, "tensors: no memory");
+    s->maps = calloc(l->n ? l->n : 1, sizeof *s->maps);
+    if (!rc && !s->maps) rc = err_set(e, ERR_NOMEM, "tensors: no memory");
+    for (uint32_t i = 0; i < l->n && !rc; i++) rc = hold_tensor(c, &h->given_up, l->name[i], &l->info[i], s, e);
     return rc;
 }
 
-int loader_run(struct compute *c, struct work *w, struct err *e) {
-    if (atomic_load(&c->fetch.wanted) != w->load) return err_set(e, ERR_CANCELLED, "of an older load");
-    if (is_held(c, w)) {
-        stage_reset(c->held->stage);
-        w->stage = c->held->stage;
-        w->memory_bytes = c->held->memory_bytes;
-        return ERR_OK;
-    }
-    loader_drop(c); // before anything new: both may not fit
+int loader_run(struct compute *c, struct holding *h, struct err *e) {
+    if (atomic_load(&h->given_up)) return err_set(e, ERR_CANCELLED, "the load was given up");
     cache_begin(&c->cache);
     uint64_t start_ms = clock_now_ms();
     struct need_list list = {0};
+    struct source source = {0};
     strmap_init(&list.seen, LIMIT_TENSORS, (size_t)LIMIT_TENSORS * 64, 0); // names of our own model code
-    struct holding *h = calloc(1, sizeof *h);
-    int rc = h ? check_memory(c, w, &h->memory_bytes, e) : err_set(e, ERR_NOMEM, "loader: no memory");
-    if (!rc) rc = gather(c, w, &list, h, e);
-    if (!rc) rc = build(c, w, h, e);
-    if (!rc) drop_files(h); // the stage has copies of all: who changes or shortens a file now does no harm
+    int rc = gather(c, h, &list, &source, e);
+    if (!rc) rc = build(c, h, source.tensors, e);
+    drop_source(&source); // the stage has copies of all: who changes or shortens a file now does no harm
     free(list.name);
     free(list.info);
     strmap_fini(&list.seen);
-    if (rc) {
-        free_holding(h);
-        return rc;
-    }
-    h->plan_hash = w->model->plan_hash;
-    h->head_boot = w->model->head_boot;
-    h->a = w->a;
-    h->b = w->b;
-    h->n_blocks = w->n_blocks;
-    h->max_rows = w->model->max_rows;
-    h->max_context = w->model->max_context;
-    c->held = h;
-    w->stage = h->stage;
-    w->memory_bytes = h->memory_bytes;
-    LOG_I("node", "layers [%u, %u) are loaded: %lu MB in %lu ms", w->a, w->b, h->memory_bytes >> 20,
+    if (rc) return rc;
+    LOG_I("node", "layers [%u, %u) are loaded: %lu MB in %lu ms", h->key.a, h->key.b, h->memory_bytes >> 20,
           clock_now_ms() - start_ms);
     return ERR_OK;
 }

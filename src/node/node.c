@@ -23,16 +23,61 @@ void node_stop(struct node *n, int rc, const char *why) {
     loop_stop(n->loop);
 }
 
-static void on_leave(void *arg) {
+static void on_stop(void *arg) {
     struct node *n = arg;
     node_stop(n, ERR_OK, "");
 }
 
-static void on_signal(void *arg) {
-    struct node *n = arg;
-    LOG_I("node", "told to stop");
+// The last frames leave, then the process ends.
+static void say_bye(struct node *n) {
     session_bye(n);
     loop_timer_set(n->stop_timer, clock_now_us() + NODE_BYE_MS * 1000);
+}
+
+// Its time to hand over is up, or it has handed over.
+static void on_drained(void *arg) { say_bye(arg); }
+
+static void on_signal(void *arg) {
+    struct node *n = arg;
+    bool again = n->ending;
+    n->ending = true;
+    if (again || !n->joined || !n->config->drain_ms || assign_are_none(n)) {
+        LOG_I("node", "told to stop");
+        say_bye(n);
+        return;
+    }
+    LOG_I("node", "told to stop; others take over what this node holds");
+    node_leave(n, "it was told to stop");
+    if (n->may_leave)
+        say_bye(n);
+    else
+        loop_timer_set(n->drain_timer, clock_now_us() + n->config->drain_ms * 1000ull);
+}
+
+void node_leave(struct node *n, const char *why) {
+    if (n->away) return;
+    n->away = true;
+    n->may_leave = false;
+    control_text_clean(why, n->away_why, sizeof n->away_why);
+    session_send_leave(n);
+}
+
+void node_return(struct node *n) {
+    if (!n->away || n->ending) return;
+    n->away = n->may_leave = false;
+    n->away_why[0] = 0;
+    session_send_leave(n);
+}
+
+bool node_is_away(const struct node *n) { return n->away && (n->may_leave || !n->joined); }
+
+void node_may_leave(struct node *n) {
+    if (!n->away) return; // it came back meanwhile
+    n->may_leave = true;
+    if (n->ending)
+        say_bye(n);
+    else
+        assign_settle_soon(n); // the owner gets the memory back too
 }
 
 static int check_self(struct node *n, struct err *e) {
@@ -90,25 +135,53 @@ static int find_identity(struct node *n, struct err *e) {
     return rc;
 }
 
-static int start(struct node *n, struct backend *be, struct err *e) {
+static int start_presence(struct node *n, struct err *e) {
+    const struct presence_config c = {.busy_when = n->config->busy_when,
+                                      .every_ms = n->config->busy_every_s * 1000,
+                                      .leave = node_leave,
+                                      .back = node_return,
+                                      .away = node_is_away,
+                                      .node = n};
+    int rc = presence_init(&n->presence, n->loop, &c, e);
+    if (!rc) local_ctl_init(&n->local_ctl, n->loop, n->config->state_dir, &n->presence);
+    return rc;
+}
+
+// The threads have ended: what they did and did not do comes back, and nobody has anything in hand any more.
+static void end_jobs(struct node *n) {
+    assign_end_all(n);
+    hold_tidy(&n->holds, n->model.head_boot, false);
+    compute_stop(&n->compute);
+    jobs_done(n);
+    hold_fini(&n->holds);
+    compute_fini(&n->compute);
+}
+
+static int start(struct node *n, struct err *e) {
     const struct node_config *c = n->config;
     char cache_dir[LIMIT_PATH];
     int rc = file_join(cache_dir, sizeof cache_dir, c->state_dir, "weights", e);
     if (!rc)
-        rc = compute_start(&n->compute, be, n->memory_bytes, cache_dir,
-                           c->cache_bytes ? c->cache_bytes : default_cache_bytes, c->model_dir, e);
+        rc = compute_start(&n->compute, &c->cpu, cache_dir, c->cache_bytes ? c->cache_bytes : default_cache_bytes,
+                           c->model_dir, e);
     if (rc) return rc;
-    if (!rc) rc = route_init(n, e);
+    hold_init(&n->holds, &n->compute, n->memory_bytes);
+    n->done_watch = loop_watch_new(n->loop, queue_fd(&n->compute.done), jobs_done, n);
+    rc = n->done_watch ? peers_init(n, e) : err_set(e, ERR_NOMEM, "node: no memory");
+    if (!rc) rc = start_presence(n, e);
     if (!rc) rc = session_init(n, e);
     if (!rc) {
-        thread_raise_priority(); // after the compute thread was made, which must not inherit it
+        thread_raise_priority(); // after the compute threads were made, which must not inherit it
         loop_run(n->loop);
         rc = n->rc;
         if (rc) *e = n->e;
     }
+    local_ctl_fini(n->local_ctl);
+    presence_fini(&n->presence);
     session_fini(n);
-    route_fini(n);
-    compute_stop(&n->compute);
+    end_jobs(n);
+    peers_fini(n);
+    loop_watch_free(n->done_watch);
     return rc;
 }
 
@@ -122,32 +195,42 @@ static int prepare(struct node *n, struct err *e) {
     n->control = control_new();
     n->term = loop_watch_signal(n->loop, SIGTERM, on_signal, n);
     n->interrupt = loop_watch_signal(n->loop, SIGINT, on_signal, n);
-    n->stop_timer = loop_timer_new(n->loop, on_leave, n);
-    return n->control && n->term && n->interrupt && n->stop_timer ? ERR_OK : err_set(e, ERR_NOMEM, "node: no memory");
+    n->stop_timer = loop_timer_new(n->loop, on_stop, n);
+    n->drain_timer = loop_timer_new(n->loop, on_drained, n);
+    n->settle_timer = loop_timer_new(n->loop, assign_settle, n);
+    n->keep_timer = loop_timer_new(n->loop, assign_end_kept, n);
+    n->step = step_new();
+    n->fault = malloc(LIMIT_STEP_ROWS);
+    bool whole = n->control && n->term && n->interrupt && n->stop_timer && n->drain_timer && n->settle_timer &&
+                 n->keep_timer && n->step && n->fault;
+    return whole ? ERR_OK : err_set(e, ERR_NOMEM, "node: no memory");
 }
 
 int node_run(const struct node_config *c, struct err *e) {
     struct node *n = calloc(1, sizeof *n);
-    struct backend *be = NULL;
     int lock = -1;
     if (!n) return err_set(e, ERR_NOMEM, "node: no memory");
     n->config = c;
+    list_init(&n->assignments);
     n->memory_bytes = c->memory_bytes ? c->memory_bytes : cpu_memory_available_bytes() / 10 * 9;
     n->boot = random_u64() | 1; // 0 would be none
     signal(SIGPIPE, SIG_IGN);
     int rc = find_name(n, e);
     if (!rc) rc = lock_take(c->state_dir, "node.lock", false, &lock, e);
     if (!rc) rc = prepare(n, e);
-    if (!rc) rc = backend_cpu_new(&c->cpu, &be, e);
-    if (!rc) rc = start(n, be, e);
-    if (be) be->ops->free(be);
+    if (!rc) rc = start(n, e);
     loop_timer_free(n->stop_timer);
+    loop_timer_free(n->drain_timer);
+    loop_timer_free(n->settle_timer);
+    loop_timer_free(n->keep_timer);
     loop_watch_free(n->term);
     loop_watch_free(n->interrupt);
     tls_free(n->tls_connect);
     tls_free(n->tls_listen);
     ident_free(n->ident);
     control_free(n->control);
+    step_free(n->step);
+    free(n->fault);
     loop_free(n->loop);
     lock_release(lock);
     free(n);

@@ -3,7 +3,7 @@
 //      IDLE --dial--> BULK DIALLED --up--> HEAD DIALLED --up: JOIN--> JOINING --WELCOME--> JOINED
 //        ^                 |                    |                       |                    |
 //        +--- retry in 100 ms .. 5 s -----------+------- REFUSED: the process ends, or retry |
-//        +-------------------------- link lost, no echo: the epoch is forgotten -------------+
+//        +-------------------------- link lost, no echo: stages are kept for a while --------+
 #include "node/node_int.h"
 
 #include "base/log.h"
@@ -20,8 +20,12 @@ static void lose(struct node *n, const char *why) {
     n->head = n->bulk = NULL;
     n->joined = false;
     loop_timer_set(n->heartbeat_timer, UINT64_MAX);
-    route_forget(n);
     if (n->stopping) return;
+    if (n->ending) { // there is nobody left to hand over to
+        node_stop(n, ERR_OK, "");
+        return;
+    }
+    assign_keep_all(n);
     if (n->config->once && was) { // its time is over, which is no failure
         LOG_I("node", "the head at %s is gone: %s", n->head_address, why);
         node_stop(n, ERR_OK, "");
@@ -37,7 +41,9 @@ static void lose(struct node *n, const char *why) {
     // Whoever is dropped again and again comes back ever more slowly.
     if (was && clock_now_us() - n->good_since_us >= NODE_STEADY_MS * 1000ull) n->retry_ms = NODE_RETRY_MIN_MS;
     loop_timer_set(n->retry_timer, clock_now_us() + n->retry_ms * 1000);
-    n->retry_ms = n->retry_ms * 2 < NODE_RETRY_MAX_MS ? n->retry_ms * 2 : NODE_RETRY_MAX_MS;
+    // A head that is started again is found within a quarter of the time that it was away: streams wait for it.
+    uint64_t longer_ms = n->config->once ? n->retry_ms * 2 : n->retry_ms * 5 / 4;
+    n->retry_ms = longer_ms < NODE_RETRY_MAX_MS ? longer_ms : NODE_RETRY_MAX_MS;
 }
 
 static void on_closed(void *arg, struct link *l, const char *why) {
@@ -125,8 +131,24 @@ static int take_welcome(struct node *n, const struct link_frame *f, struct err *
         return err_set(e, ERR_UNSUPPORTED, "the plan's hash is %016lx here and %016lx at the head: other programs",
                        model->plan_hash, m.plan_hash);
     n->heartbeat_us = m.heartbeat_us;
+    n->number = m.node;
     LOG_I("node", "joined %s as node %lu: model %s", n->head_address, m.node, m.model);
     return ERR_OK;
+}
+
+static void describe_stages(const struct node *n, struct control_heartbeat *m) {
+    LIST_EACH(it, &n->assignments) {
+        const struct assignment *a = LIST_ENTRY(it, struct assignment, all);
+        if (a->state == ASSIGN_ENDED || a->state == ASSIGN_FAILED || m->n_stages == LIMIT_NODE_STAGES) continue;
+        jobs_describe(a, &m->stage[m->n_stages++]);
+        if (!a->has_run) continue;
+        struct stage_counts c;
+        stage_counts(a->hold->stage, &c);
+        m->steps += c.steps;
+        m->busy_us += c.busy_us;
+        if (c.slots_used > m->slots_used) m->slots_used = c.slots_used;
+        if (c.blocks_used > m->blocks_used) m->blocks_used = c.blocks_used;
+    }
 }
 
 static void send_heartbeat(void *arg) {
@@ -137,18 +159,15 @@ static void send_heartbeat(void *arg) {
         lose(n, "it echoes no heartbeat");
         return;
     }
-    struct stage_counts counts = {0};
-    if (n->assigned && !n->failed && n->stage) stage_counts(n->stage, &counts);
+    peers_check(n, now);
+    jobs_check_idle(n, now);
     struct control_heartbeat m = {.time_us = now,
                                   .rtt_us = n->rtt_us,
                                   .loading_bytes = atomic_load(&n->compute.loading_bytes),
-                                  .memory_used_bytes = n->stage ? n->stage_bytes : 0,
-                                  .steps = counts.steps,
-                                  .busy_us = counts.busy_us,
-                                  .slots_used = counts.slots_used,
-                                  .blocks_used = counts.blocks_used};
-    struct frame_header h = {
-        .type = FRAME_HEARTBEAT, .epoch = n->assigned ? n->epoch : 0, .stage = n->stage_index, .step = n->done_step};
+                                  .memory_used_bytes = hold_bytes(&n->holds),
+                                  .waited = atomic_load(&n->compute.waited)};
+    describe_stages(n, &m);
+    struct frame_header h = {.type = FRAME_HEARTBEAT, .epoch = m.n_stages ? n->epoch : 0};
     link_send_control(n->head, h, control_put_heartbeat(n->control, &m));
     loop_timer_set(n->heartbeat_timer, now + n->heartbeat_us);
 }
@@ -160,10 +179,12 @@ static void on_welcome(struct node *n, struct link *l, const struct link_frame *
         node_stop(n, rc, e.text);
         return;
     }
+    assign_end_foreign(n);
     link_settle(l);
     n->joined = true;
     n->echo_at_us = n->good_since_us = clock_now_us();
     send_heartbeat(n);
+    if (n->away) session_send_leave(n);
 }
 
 static void on_refused(struct node *n, const struct link_frame *f) {
@@ -183,32 +204,63 @@ static void on_refused(struct node *n, const struct link_frame *f) {
     node_stop(n, ERR_UNSUPPORTED, text);
 }
 
+static int on_route_frame(struct node *n, const struct link_frame *f, struct err *e) {
+    struct control_load load;
+    struct control_next next;
+    bool hot;
+    int rc = ERR_OK;
+    switch (f->h.type) {
+    case FRAME_LOAD:
+        rc = control_get_load(n->control, f->control, f->h.control_bytes, &load, e);
+        if (!rc) assign_load(n, &f->h, &load);
+        return rc;
+    case FRAME_NEXT:
+        rc = control_get_next(n->control, f->control, f->h.control_bytes, &next, e);
+        if (!rc) assign_next(n, &f->h, &next);
+        return rc;
+    case FRAME_HOT:
+        rc = control_get_hot(n->control, f->control, f->h.control_bytes, &hot, e);
+        if (!rc) assign_hot(n, &f->h, hot);
+        return rc;
+    case FRAME_UNLOAD:
+        assign_unload(n, &f->h);
+        return ERR_OK;
+    default:
+        return err_set(e, ERR_FORMAT, "a frame %s", frame_name(f->h.type));
+    }
+}
+
 static void on_joined_frame(struct node *n, const struct link_frame *f) {
     struct err e;
-    struct control_load load;
     struct control_heartbeat beat;
     char why[CONTROL_TEXT_MAX];
+    int rc = ERR_OK;
     switch (f->h.type) {
     case FRAME_STEP:
-        route_step(n, f);
-        return;
+    case FRAME_REPLAY:
+        if (f->h.stage == 0)
+            feed_arrived(n, NODE_SENDER_HEAD, f);
+        else
+            rc = err_set(&e, ERR_FORMAT, "a step for stage %u", f->h.stage);
+        break;
     case FRAME_ECHO:
-        if (control_get_heartbeat(n->control, f->control, f->h.control_bytes, &beat, &e)) break;
+        rc = control_get_heartbeat(n->control, f->control, f->h.control_bytes, &beat, &e);
+        if (rc) break;
         n->echo_at_us = clock_now_us();
         if (beat.time_us <= n->echo_at_us) n->rtt_us = n->echo_at_us - beat.time_us;
-        return;
-    case FRAME_LOAD:
-        if (control_get_load(n->control, f->control, f->h.control_bytes, &load, &e)) break;
-        route_load(n, &f->h, &load);
-        return;
+        if (f->h.epoch == n->epoch) feed_stable(n, f->h.step);
+        break;
+    case FRAME_MAY_LEAVE:
+        node_may_leave(n);
+        break;
     case FRAME_BYE:
-        if (control_get_text(n->control, f->control, f->h.control_bytes, why, &e)) break;
-        lose(n, why);
-        return;
+        rc = control_get_text(n->control, f->control, f->h.control_bytes, why, &e);
+        if (!rc) lose(n, why);
+        break;
     default:
-        err_set(&e, ERR_FORMAT, "a frame %s", frame_name(f->h.type));
+        rc = on_route_frame(n, f, &e);
     }
-    nonsense(n, e.text);
+    if (rc) nonsense(n, e.text);
 }
 
 static void on_head_frame(void *arg, struct link *l, const struct link_frame *f) {
@@ -223,7 +275,7 @@ static void on_head_frame(void *arg, struct link *l, const struct link_frame *f)
         nonsense(n, "a frame before WELCOME");
 }
 
-// The compute thread's questions, on their way to the bulk link.
+// The lazy thread's questions, on their way to the bulk link.
 static void on_asks(void *arg) {
     struct node *n = arg;
     for (struct fetch_message *m = queue_pop(&n->compute.fetch.asks, 0); m; m = queue_pop(&n->compute.fetch.asks, 0)) {
@@ -232,18 +284,28 @@ static void on_asks(void *arg) {
     }
 }
 
-void session_send_ready(struct node *n) {
-    struct frame_header h = {.type = FRAME_READY, .epoch = n->epoch, .stage = n->stage_index};
-    if (n->head) link_send_control(n->head, h, (struct control_bytes){0});
+void session_send(struct node *n, enum frame_type t, uint32_t epoch, uint32_t stage, uint64_t step) {
+    struct frame_header h = {.type = t, .epoch = epoch, .stage = stage, .step = step};
+    if (n->joined) link_send_control(n->head, h, (struct control_bytes){0});
 }
 
-void session_send_failed(struct node *n, const char *why) {
-    if (n->failed || !n->head) return;
-    n->failed = true;
+void session_send_failed(struct node *n, uint32_t epoch, uint32_t stage, bool no_replay, const char *why) {
+    if (!n->joined) return;
     n->good_since_us = clock_now_us();
-    LOG_W("node", "epoch %u: %s", n->epoch, why);
-    struct frame_header h = {.type = FRAME_FAILED, .epoch = n->epoch, .stage = n->stage_index};
-    link_send_control(n->head, h, control_put_text(n->control, why));
+    LOG_W("node", "epoch %u, stage %u: %s", epoch, stage, why);
+    struct frame_header h = {.type = FRAME_FAILED, .epoch = epoch, .stage = stage};
+    link_send_control(n->head, h, control_put_failed(n->control, why, no_replay));
+}
+
+void session_send_tokens(struct node *n, const struct assignment *a, const struct step_result *r) {
+    struct frame_header h = {.type = FRAME_TOKENS, .epoch = a->epoch, .stage = a->stage, .step = r->id};
+    if (n->joined) link_send_control(n->head, h, control_put_tokens(n->control, r));
+}
+
+void session_send_leave(struct node *n) {
+    if (n->joined)
+        link_send_control(n->head, (struct frame_header){.type = FRAME_LEAVE},
+                          control_put_leave(n->control, n->away, n->away_why));
 }
 
 int session_init(struct node *n, struct err *e) {
@@ -266,7 +328,6 @@ void session_bye(struct node *n) {
     n->joined = false;
     loop_timer_set(n->heartbeat_timer, UINT64_MAX);
     loop_timer_set(n->retry_timer, UINT64_MAX);
-    route_forget(n);
 }
 
 void session_fini(struct node *n) {

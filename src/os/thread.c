@@ -47,8 +47,12 @@ void thread_join(struct thread *t) {
     ASSERT(rc == 0, "thread %s: join says %d", t->name, rc);
 }
 
-void thread_raise_priority(void) {
-    // On Linux the nice value is one of each thread, under its kernel id.
-    int refused = setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), -10);
+// On Linux the nice value is one of each thread, under its kernel id.
+static void set_nice(int nice) {
+    int refused = setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), nice);
     (void)refused;
 }
+
+void thread_raise_priority(void) { set_nice(-10); }
+
+void thread_lower_priority(void) { set_nice(10); }

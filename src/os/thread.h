@@ -27,3 +27,5 @@ void thread_fp_init(void);
 // Asks the kernel to run the calling thread before others (heartbeats). It is a wish: without the right, nothing
 // changes.
 void thread_raise_priority(void);
+// Lets all others of this machine run before the calling thread, and before the threads that it makes from here on.
+void thread_lower_priority(void);

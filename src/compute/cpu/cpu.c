@@ -6,38 +6,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-// ---- Memory. The size stands in front of what the caller gets, in a cache line of its own.
-
-enum { HEADER_BYTES = 64, MMAP_BYTES = 1 << 20 };
-
-void *cpu_mem_alloc(struct backend *be, uint64_t bytes) {
-    uint64_t total = (bytes + HEADER_BYTES + 63) / 64 * 64;
-    uint8_t *p;
-    (void)be;
-    if (total >= MMAP_BYTES) {
-        p = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (p == MAP_FAILED) return NULL;
-        madvise(p, total, MADV_HUGEPAGE); // fewer page faults and TLB misses; without it all works as well
-    } else {
-        p = aligned_alloc(64, total);
-        if (!p) return NULL;
-        memset(p, 0, total);
-    }
-    memcpy(p, &total, sizeof total);
-    return p + HEADER_BYTES;
-}
-
-void cpu_mem_free(struct backend *be, void *mem) {
-    (void)be;
-    if (!mem) return;
-    uint8_t *p = (uint8_t *)mem - HEADER_BYTES;
-    uint64_t total;
-    memcpy(&total, p, sizeof total);
-    if (total >= MMAP_BYTES)
-        munmap(p, total);
-    else
-        free(p);
-}
+// ---- Memory
 
 static void mem_copy(struct backend *be, void *dst, const void *src, uint64_t bytes) {
     (void)be;
@@ -93,11 +62,11 @@ static void weight_free(struct weight *w) {
 }
 
 static uint64_t weight_bytes_rows(enum dtype t, uint32_t n_rows, uint32_t k) {
-    return weight_data_bytes(t, n_rows, k, false) + sizeof(struct weight) + 2 * HEADER_BYTES;
+    return weight_data_bytes(t, n_rows, k, false) + sizeof(struct weight) + 2 * CPU_MEM_HEADER_BYTES;
 }
 
 static uint64_t weight_bytes_panels(enum dtype t, uint32_t n_rows, uint32_t k) {
-    return weight_data_bytes(t, n_rows, k, true) + sizeof(struct weight) + 2 * HEADER_BYTES;
+    return weight_data_bytes(t, n_rows, k, true) + sizeof(struct weight) + 2 * CPU_MEM_HEADER_BYTES;
 }
 
 static struct qrows *qrows_new(struct backend *be, uint32_t max_rows, uint32_t max_k) {

@@ -43,7 +43,9 @@ static inline uint32_t cpu_grain(uint64_t values) {
     return values >= 16384 ? 1 : (uint32_t)(16384 / (values ? values : 1));
 }
 
-void *cpu_mem_alloc(struct backend *be, uint64_t bytes);
+// mem.c: zeros, aligned to 64. Each allocation takes CPU_MEM_HEADER_BYTES more. Any thread.
+enum { CPU_MEM_HEADER_BYTES = 64 };
+void *cpu_mem_alloc(struct backend *be, uint64_t bytes); // NULL: no memory
 void cpu_mem_free(struct backend *be, void *p);
 
 // Runs a matrix job over n tokens on all workers; several jobs of one shape may run as one (moe).

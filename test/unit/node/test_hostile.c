@@ -56,25 +56,37 @@ static void on_lost(void *arg, uint64_t node, const char *why) {
     (void)why;
     ((struct world *)arg)->n_lost++;
 }
-static void on_beat(void *arg, uint64_t node, uint32_t epoch, uint64_t done_step, uint64_t loading_bytes) {
+static void on_beat(void *arg, uint64_t node, uint32_t epoch, const struct cluster_stage_state *states,
+                    uint32_t n_states, uint64_t loading_bytes) {
     (void)arg;
     (void)node;
     (void)epoch;
-    (void)done_step;
+    (void)states;
+    (void)n_states;
     (void)loading_bytes;
 }
-static void on_ready(void *arg, uint64_t node, uint32_t epoch) {
+static void on_ready(void *arg, uint64_t node, uint32_t epoch, uint32_t stage) {
     (void)arg;
     (void)node;
     (void)epoch;
+    (void)stage;
 }
-static void on_failed(void *arg, uint64_t node, uint32_t epoch, const char *why) {
+static void on_failed(void *arg, uint64_t node, uint32_t epoch, uint32_t stage, bool no_replay, const char *why) {
     (void)arg;
     (void)node;
     (void)epoch;
+    (void)stage;
+    (void)no_replay;
     (void)why;
 }
-static void on_result(void *arg, const struct step_result *r) {
+static void on_leave(void *arg, uint64_t node, bool leave, const char *why) {
+    (void)arg;
+    (void)node;
+    (void)leave;
+    (void)why;
+}
+static void on_result(void *arg, uint64_t node, const struct step_result *r) {
+    (void)node;
     (void)r;
     ((struct world *)arg)->n_results++;
 }
@@ -269,7 +281,7 @@ static void test_bad_manners(void **state) {
     struct err e;
     struct token token;
     struct tls *naked;
-    struct links_handlers h = {&w, on_joined, on_lost, on_beat, on_ready, on_failed, on_result};
+    struct links_handlers h = {&w, on_joined, on_lost, on_beat, on_ready, on_ready, on_failed, on_leave, on_result};
     const struct links_config c = {.state_dir = state_dir,
                                    .listen_addr = "127.0.0.1:0",
                                    .heartbeat_us = 50000,
