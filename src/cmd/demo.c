@@ -14,7 +14,7 @@
 #include "os/clock.h"
 #include "os/file.h"
 
-enum { MAX_PIECES = 4096, TYPE_MS = 12, KILL_AT = 16, TRIES = 4 };
+enum { MAX_PIECES = 4096, TYPE_MS = 12, KILL_AT = 16, TRIES = 4, SHADOWS_MS = 10000 };
 
 // One streamed answer: pieces of text with the times at which they came.
 struct telling {
@@ -141,8 +141,26 @@ static const char *node_name(const json_t *root, json_int_t node) {
     return "?";
 }
 
+// The holders of a stage that are more than the one that serves it.
+static void show_reserve(const json_t *root, const json_t *stage) {
+    size_t i;
+    json_t *holder;
+    json_array_foreach(json_object_get(stage, "holders"), i, holder) {
+        const char *role = json_string_value(json_object_get(holder, "role"));
+        if (i == 0 || !role) continue;
+        printf(flags_text(", %s: %s", "，%s：%s"), !strcmp(role, "shadow") ? flags_text("shadow", "影子") : role,
+               node_name(root, json_integer_value(json_object_get(holder, "node"))));
+    }
+}
+
+// How often stages have changed hands, with or without a new route.
+static uint32_t count_moves(const json_t *root) {
+    return (uint32_t)(json_integer_value(json_object_get(root, "epoch")) +
+                      json_integer_value(json_object_get(root, "promotions")));
+}
+
 // Prints the route and finds the name of its middle stage's node.
-static int show_route(const char *url, char *middle, size_t middle_bytes, uint32_t *epoch, struct err *e) {
+static int show_route(const char *url, char *middle, size_t middle_bytes, uint32_t *moves, struct err *e) {
     json_t *root, *s;
     int rc = read_status(url, &root, e);
     if (rc) return rc;
@@ -151,13 +169,42 @@ static int show_route(const char *url, char *middle, size_t middle_bytes, uint32
     json_array_foreach(stages, i, s) {
         const char *name = node_name(root, json_integer_value(json_object_get(s, "node")));
         const json_t *layers = json_object_get(s, "layers");
-        printf("  %-8s %s %lld-%lld\n", name, flags_text("layers", "层"),
+        printf("  %-8s %s %lld-%lld", name, flags_text("layers", "层"),
                (long long)json_integer_value(json_array_get(layers, 0)),
                (long long)json_integer_value(json_array_get(layers, 1)) - 1);
+        show_reserve(root, s);
+        printf("\n");
         if (i == n / 2) snprintf(middle, middle_bytes, "%s", name);
     }
-    *epoch = (uint32_t)json_integer_value(json_object_get(root, "epoch"));
+    *moves = count_moves(root);
     json_decref(root);
+    return ERR_OK;
+}
+
+static bool has_shadow(const json_t *stage) {
+    size_t i;
+    json_t *holder;
+    json_array_foreach(json_object_get(stage, "holders"), i, holder) {
+        const char *role = json_string_value(json_object_get(holder, "role"));
+        if (role && !strcmp(role, "shadow")) return true;
+    }
+    return false;
+}
+
+// Shadows come after the route. Where memory allows none, the demo shows how it goes without.
+static int wait_for_shadows(const char *url, struct err *e) {
+    uint64_t until_ms = clock_now_ms() + SHADOWS_MS;
+    bool all = false;
+    while (!all && clock_now_ms() < until_ms) {
+        json_t *root, *s;
+        size_t i;
+        int rc = read_status(url, &root, e);
+        if (rc) return rc;
+        all = true;
+        json_array_foreach(json_object_get(root, "stages"), i, s) all = all && has_shadow(s);
+        json_decref(root);
+        if (!all) clock_sleep_ms(50);
+    }
     return ERR_OK;
 }
 
@@ -171,22 +218,22 @@ static pid_t pid_of(const struct serve *s, const char *name) {
 }
 
 // ERR_UNAVAILABLE: the answer was over before the route changed, which shows nothing.
-static int report(const struct telling *calm, const struct telling *hurt, const char *url, uint32_t epoch,
+static int report(const struct telling *calm, const struct telling *hurt, const char *url, uint32_t moves,
                   struct err *e) {
     char name[64];
-    uint32_t epoch_now;
+    uint32_t moves_now;
     double gap_ms, median_ms;
     bool same =
         calm->text.len_bytes == hurt->text.len_bytes && !memcmp(calm->text.data, hurt->text.data, calm->text.len_bytes);
     json_t *root;
     int rc = read_status(url, &root, e);
     if (rc) return rc;
-    bool moved = (uint32_t)json_integer_value(json_object_get(root, "epoch")) != epoch;
+    bool moved = count_moves(root) != moves;
     json_decref(root);
     if (hurt->n <= hurt->kill_at || !moved)
         return err_set(e, ERR_UNAVAILABLE, "the answer was over before the kill could touch it");
     printf("%s\n", flags_text("The route now:", "现在的路线："));
-    rc = show_route(url, name, sizeof name, &epoch_now, e);
+    rc = show_route(url, name, sizeof name, &moves_now, e);
     if (rc) return rc;
     measure(hurt, &gap_ms, &median_ms);
     printf("\nsame bytes as undisturbed: %s\n", same ? "yes" : "no");
@@ -200,11 +247,13 @@ static int report(const struct telling *calm, const struct telling *hurt, const 
 // One question: the undisturbed answer unseen, then the same with a kill after kill_at pieces.
 static int tell_twice(struct serve *s, const char *question, const char *body, uint32_t kill_at, struct err *e) {
     char url[300], full[340], middle[64];
-    uint32_t epoch;
+    uint32_t moves;
     serve_url(s, url, sizeof url);
     snprintf(full, sizeof full, "%s/v1/chat/completions", url);
+    int rc = wait_for_shadows(url, e);
+    if (rc) return rc;
     printf("%s\n", flags_text("The nodes hold the model:", "各节点共同持有模型："));
-    int rc = show_route(url, middle, sizeof middle, &epoch, e);
+    rc = show_route(url, middle, sizeof middle, &moves, e);
     if (rc) return rc;
     struct telling *calm = calloc(1, sizeof *calm), *hurt = calloc(1, sizeof *hurt);
     if (!calm || !hurt) {
@@ -215,7 +264,7 @@ static int tell_twice(struct serve *s, const char *question, const char *body, u
         printf("\n> %s\n\n", question);
         rc = run_telling(calm, false, e); // what it should be
         if (!rc) rc = run_telling(hurt, true, e);
-        if (!rc) rc = report(calm, hurt, url, epoch, e);
+        if (!rc) rc = report(calm, hurt, url, moves, e);
         buf_fini(&calm->text);
         buf_fini(&hurt->text);
     }

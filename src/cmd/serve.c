@@ -14,7 +14,24 @@
 const struct serve_flags serve_defaults = {.listen = "127.0.0.1:8080",
                                            .wait_for_node_s = 60,
                                            .node_timeout_ms = 3000,
+                                           .suspect_ms = 30,
+                                           .resume_s = 30,
+                                           .redundancy = "shadow",
                                            .compute = {.chunk = COMPUTE_CHUNK, .sequences = COMPUTE_SEQUENCES}};
+
+enum { HEARTBEAT_MS = 20 };
+
+static int redundancy_flag(const char *text, struct head_config *c, struct err *e) {
+    static const char *const names[] = {"none", "spare", "shadow", "must"};
+    static const enum cluster_redundancy values[] = {REDUNDANCY_NONE, REDUNDANCY_SPARE, REDUNDANCY_SHADOW,
+                                                     REDUNDANCY_SHADOW};
+    size_t i = 0;
+    while (i < 4 && strcmp(text, names[i])) i++;
+    if (i == 4) return err_set(e, ERR_USAGE, "--redundancy: '%s' is none of none, spare, shadow, must", text);
+    c->redundancy = values[i];
+    c->redundancy_first = i == 3;
+    return ERR_OK;
+}
 
 static int start_head(struct serve *s, struct err *e) {
     const struct serve_flags *f = &s->flags;
@@ -23,7 +40,11 @@ static int start_head(struct serve *s, struct err *e) {
     if (rc) return rc;
     c.wait_for_node_ms = f->wait_for_node_s * 1000;
     c.node_timeout_ms = f->node_timeout_ms;
+    rc = redundancy_flag(f->redundancy, &c, e);
+    if (rc) return rc;
     if (f->local_nodes || f->cluster) {
+        c.heartbeat_ms = HEARTBEAT_MS;
+        c.suspect_ms = f->suspect_ms;
         c.cluster_addr = f->cluster ? f->cluster : "127.0.0.1:0";
         c.min_nodes = f->min_nodes ? f->min_nodes : f->local_nodes ? f->local_nodes : 1;
         c.state_dir = s->state;
@@ -55,6 +76,7 @@ static int start_gateway(struct serve *s, struct err *e) {
     struct gateway_config c = {
         .listen_addr = s->flags.listen,
         .n_threads = cpu_count_usable() > 4 ? 4 : 2,
+        .resume_ms = s->flags.resume_s * 1000,
         .model = {.id = s->model.name,
                   .created_s = (uint64_t)time(NULL),
                   .context = hc.context,
@@ -104,7 +126,9 @@ static int wait_for_signal(struct serve *s, const sigset_t *set, struct err *e) 
 
 int serve_start(struct serve *s, const char *model_path, struct err *e) {
     // First what is quick to check: a model may take minutes.
+    struct head_config unused;
     int rc = gateway_check_listen(s->flags.listen, e);
+    if (!rc) rc = redundancy_flag(s->flags.redundancy, &unused, e);
     if (!rc && s->flags.cluster) rc = address_flag("--cluster", s->flags.cluster, false, e);
     if (!rc) rc = open_model(model_path, &s->model, e);
     if (!rc) rc = text_open(&s->model, s->flags.template_path, 2, &s->text, e);
@@ -142,6 +166,16 @@ static int run(const struct command *c, int argc, char **argv) {
         {"--node-timeout", FLAG_U32, &f->node_timeout_ms, 400, 600000, "MS",
          "a node silent for so long is lost (default 3000, at least 400)",
          "节点静默多久视为丢失（默认 3000 毫秒，至少 400）"},
+        {"--suspect-ms", FLAG_U32, &f->suspect_ms, 1, 600000, "MS",
+         "a node silent for so long gets help from its shadow at once (default 30)",
+         "节点静默多久即由影子代劳（默认 30 毫秒）"},
+        {"--redundancy", FLAG_STRING, &f->redundancy, 0, 0, "KIND",
+         "what is kept for the loss of a node: none, spare, shadow (default), or must: shadow, at the cost of KV "
+         "blocks",
+         "为节点丢失所留的后备：none、spare、shadow（默认）或 must（宁可减少 KV 块也要影子）"},
+        {"--resume-seconds", FLAG_U32, &f->resume_s, 0, 3600, "SECONDS",
+         "how long a stream waits for a client that lost its connection (default 30; 0: not at all)",
+         "流式回答等待断线客户端重连的秒数（默认 30；0 表示不等）"},
         {"--state", FLAG_STRING, &f->state, 0, 0, "DIR", "keys, tokens and caches (default ~/.local/state/loom)",
          "密钥、令牌与缓存目录（默认 ~/.local/state/loom）"},
         {"--chat-template", FLAG_STRING, &f->template_path, 0, 0, "FILE", "a Jinja template instead of the model's",

@@ -8,7 +8,8 @@
 struct serve_flags {
     struct compute_flags compute;
     const char *listen, *cluster, *state, *config, *template_path;
-    uint32_t local_nodes, min_nodes, wait_for_node_s, node_timeout_ms;
+    uint32_t local_nodes, min_nodes, wait_for_node_s, node_timeout_ms, suspect_ms, resume_s;
+    const char *redundancy;
     bool quiet_nodes; // local nodes log errors only
 };
 extern const struct serve_flags serve_defaults;

@@ -17,17 +17,33 @@ static const json_t *node_of(const json_t *root, json_int_t node) {
     return NULL;
 }
 
-static void print_stage(const json_t *root, const json_t *s) {
+static const char *role_text(const char *role) {
+    static const char *const words[][2] = {
+        {"serving", "服务中"}, {"shadow", "影子"}, {"spare", "备用"}, {"loading", "载入中"}, {"feeding", "追赶中"}};
+    for (size_t i = 0; role && i < sizeof words / sizeof words[0]; i++)
+        if (!strcmp(role, words[i][0])) return flags_text(words[i][0], words[i][1]);
+    return role ? role : "?";
+}
+
+static void print_holder(const json_t *root, const json_t *s, const json_t *holder) {
     const json_t *layers = json_object_get(s, "layers");
-    const json_t *n = node_of(root, json_integer_value(json_object_get(s, "node")));
+    const json_t *n = node_of(root, json_integer_value(json_object_get(holder, "node")));
     const char *name = n ? json_string_value(json_object_get(n, "name")) : "local";
-    printf("  %-16s %-22s %3lld-%-3lld %9.1f %9.1f %7.0f %9.0f %7.2f\n", name,
+    printf("  %-16s %-22s %3lld-%-3lld %9.1f %9.1f %7.0f %9.0f %7.2f %7.1f %s%s\n", name,
            n ? json_string_value(json_object_get(n, "address")) : "-",
            (long long)json_integer_value(json_array_get(layers, 0)),
            (long long)json_integer_value(json_array_get(layers, 1)) - 1, number(s, "weight_bytes") / 1e6,
            number(s, "kv_bytes") / 1e6,
            n ? number(n, "blocks_used") : number(json_object_get(root, "local"), "blocks_used"),
-           n ? number(n, "steps") : number(json_object_get(root, "local"), "steps"), n ? number(n, "rtt_ms") : 0.0);
+           n ? number(n, "steps") : number(json_object_get(root, "local"), "steps"), n ? number(n, "rtt_ms") : 0.0,
+           number(holder, "lag_ms"), role_text(json_string_value(json_object_get(holder, "role"))),
+           json_is_true(json_object_get(holder, "suspect")) ? flags_text(", silent", "，无回应") : "");
+}
+
+static void print_stage(const json_t *root, const json_t *s) {
+    size_t i;
+    json_t *holder;
+    json_array_foreach(json_object_get(s, "holders"), i, holder) print_holder(root, s, holder);
 }
 
 static void print_text(const json_t *root) {
@@ -46,8 +62,12 @@ static void print_text(const json_t *root) {
                       "%.0f 个 token，%.0f 步，丢失节点 %.0f，路线变更 %.0f，抢占 %.0f\n"),
            number(root, "tokens"), number(root, "steps"), number(root, "nodes_lost"), number(root, "route_changes"),
            number(root, "preemptions"));
-    printf("  %-16s %-22s %-7s %9s %9s %7s %9s %7s\n", "node", "address", "layers", "MB", "KV MB", "blocks", "steps",
-           "rtt ms");
+    printf(flags_text("%.0f promotions, %.0f suspicions, %.0f of them false, %.0f nodes drained, %.0f steps waited\n",
+                      "接替 %.0f 次，怀疑 %.0f 次，其中误报 %.0f 次，让出节点 %.0f，等待的步 %.0f\n"),
+           number(root, "promotions"), number(root, "suspicions"), number(root, "false_alarms"),
+           number(root, "drained"), number(root, "waited"));
+    printf("  %-16s %-22s %-7s %9s %9s %7s %9s %7s %7s %s\n", "node", "address", "layers", "MB", "KV MB", "blocks",
+           "steps", "rtt ms", "lag ms", flags_text("role", "角色"));
     json_array_foreach(json_object_get(root, "stages"), i, s) print_stage(root, s);
     json_array_foreach(json_object_get(root, "left_out"), i, s) {
         const json_t *n = node_of(root, json_integer_value(json_object_get(s, "node")));

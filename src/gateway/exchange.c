@@ -1,6 +1,7 @@
 #include "gateway/server.h"
 
 #include "base/log.h"
+#include "gateway/keep.h"
 #include "gateway/route.h"
 #include "gateway/stream.h"
 #include "os/random.h"
@@ -114,7 +115,8 @@ static bool is_foreign_form(struct MHD_Connection *connection) {
 }
 
 static void check_request(struct exchange *x, struct MHD_Connection *connection, const char *method) {
-    x->is_get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+    x->is_plain_get = strcmp(method, "GET") == 0;
+    x->is_get = x->is_plain_get || strcmp(method, "HEAD") == 0;
     bool is_post = strcmp(method, "POST") == 0;
     if (!x->route) {
         refuse(x, 404, "unknown_url", "There is nothing at this path. doc/api.md lists what is served");
@@ -124,6 +126,27 @@ static void check_request(struct exchange *x, struct MHD_Connection *connection,
         refuse(x, 415, "unsupported_media_type", "A request from a web page must have Content-Type application/json");
     }
     if (x->declared_bytes > LIMIT_HTTP_BODY) refuse(x, 413, "request_too_large", "The body is larger than 8 MiB");
+}
+
+// A client that comes back for the rest of a stream says where it was: in a header, as browsers do by themselves, and
+// perhaps in the path.
+static void find_resume(struct exchange *x, struct MHD_Connection *connection, const char *url) {
+    const char *last = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Last-Event-ID");
+    if (!x->route || (!x->route->resumes && !(x->route->is_post && last && *last))) return;
+    x->resume = calloc(1, sizeof *x->resume);
+    if (!x->resume) {
+        refuse(x, 503, "overloaded", "out of memory");
+        return;
+    }
+    const char *id = x->route->resumes ? url + strlen(x->route->path) : NULL;
+    if (last && *last) {
+        if (resume_parse(last, x->resume, &x->error)) x->refused = true;
+        if (!x->refused && id && strcmp(id, x->resume->id) != 0)
+            refuse(x, 400, "invalid_value", "'Last-Event-ID' belongs to another answer than the path");
+    } else if (id && strlen(id) < sizeof x->resume->id) {
+        memcpy(x->resume->id, id, strlen(id) + 1);
+    }
+    if (x->is_get && !x->is_plain_get) refuse(x, 405, "method_not_allowed", "This path takes GET");
 }
 
 // The first call of a request: its headers are there.
@@ -148,6 +171,7 @@ static enum MHD_Result begin(struct gateway *g, struct MHD_Connection *connectio
         refuse(x, 400, "invalid_framing", fault);
     } else {
         check_request(x, connection, method);
+        if (!x->refused) find_resume(x, connection, url);
     }
     // A response before the body was read makes libmicrohttpd close the connection.
     bool expects = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Expect") != NULL;
@@ -162,7 +186,7 @@ static enum MHD_Result take_body(struct exchange *x, const char *data, size_t *d
     x->seen_bytes += n;
     if (x->seen_bytes > DRAIN_MAX_BYTES) return MHD_NO;
     if (x->seen_bytes > LIMIT_HTTP_BODY) refuse(x, 413, "request_too_large", "The body is larger than 8 MiB");
-    if (x->refused || x->is_get) return MHD_YES;
+    if (x->refused || x->is_get || x->resume) return MHD_YES;
     if (s->body_bytes + n > LIMIT_HTTP_BODIES || buf_add(&x->body, data, n)) {
         refuse(x, 503, "overloaded", "The server holds too many large requests");
         x->error.retry_after_s = 1;
@@ -185,7 +209,7 @@ static enum MHD_Result reply_get(struct exchange *x, struct MHD_Connection *conn
 static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max) {
     (void)pos;
     struct exchange *x = cls;
-    long n = stream_read(x->answer, to, max);
+    long n = stream_read(x->reader, to, max);
     if (n == STREAM_END) return MHD_CONTENT_READER_END_OF_STREAM;
     if (n == STREAM_BROKEN) return MHD_CONTENT_READER_END_WITH_ERROR;
     return n;
@@ -205,37 +229,67 @@ static enum MHD_Result reply_stream(struct exchange *x, struct MHD_Connection *c
 
 // Called when the request is complete, and again each time the connection was woken.
 static enum MHD_Result go_on(struct exchange *x, struct MHD_Connection *connection) {
-    switch (stream_poll(x->answer)) {
+    struct reader *r = x->reader;
+    switch (stream_poll(r)) {
     case STREAM_SLEEPS:
         return MHD_YES;
     case STREAM_STARTS:
         return reply_stream(x, connection);
     case STREAM_WHOLE:
-        return reply(x, connection, 200, "application/json", 0, &x->answer->out);
+        return reply(x, connection, 200, "application/json", 0, &r->out);
     case STREAM_GONE:
         return MHD_NO;
     case STREAM_FAILED:
         break;
     }
-    x->error = x->answer->error;
-    if (x->answer->no_route) x->error.retry_after_s = answer_retry_after_s(x->answer);
+    x->error = r->error;
+    if (r->no_route) x->error.retry_after_s = answer_retry_after_s(r->answer);
     x->refused = true;
     return reply_error(x, connection);
 }
 
+// From now on the connection belongs to the answer, of which the caller holds a reference. False: the server stops.
+static bool read_answer(struct exchange *x, struct answer *a, struct MHD_Connection *connection) {
+    struct reader *r = reader_new(a, connection, x->resume);
+    if (!r) return false;
+    x->resume = NULL;
+    if (watch_reader(x->gateway, x->conn, r)) {
+        x->reader = r;
+        return true;
+    }
+    reader_gone(r);
+    reader_unref(r);
+    return false;
+}
+
 static enum MHD_Result start_answer(struct exchange *x, struct MHD_Connection *connection) {
     struct gateway *g = x->gateway;
-    struct answer *a = answer_new(&g->shared, x->route->chat, &x->body, connection);
+    struct answer *a = answer_new(&g->shared, x->route->chat, &x->body);
     if (!a) return MHD_NO;
-    bool running = watch_answer(g, x->conn, a);
-    if (running) x->answer = a;
-    if (!running || queue_push(&g->jobs, a)) {
-        answer_unref(a); // the preparing thread's
-        if (!running) answer_unref(a);
+    bool running = read_answer(x, a, connection);
+    if (running && queue_push(&g->jobs, a) == ERR_OK) return go_on(x, connection); // the preparing thread has a now
+    answer_unref(a);
+    refuse(x, 503, "shutdown", "The server is shutting down");
+    return reply_error(x, connection);
+}
+
+static enum MHD_Result start_resume(struct exchange *x, struct MHD_Connection *connection) {
+    struct keep *k = x->gateway->shared.keep;
+    const struct resume *r = x->resume;
+    struct answer *a = k ? keep_find(k, r->id) : NULL;
+    bool here = a && (x->route->resumes || x->route->chat == a->ask.head.chat);
+    if (!here) {
+        refuse(x, 404, "answer_not_found",
+               "This answer is not known, or not any more. Ask again without Last-Event-ID");
+    } else if (r->n && r->n != a->ask.n_choices) {
+        refuse(x, 400, "invalid_value", "'Last-Event-ID' has another number of choices than the answer");
+    } else if (!read_answer(x, a, connection)) {
         refuse(x, 503, "shutdown", "The server is shutting down");
-        return reply_error(x, connection);
+    } else {
+        x->gateway->shared.metrics.resumes++;
     }
-    return go_on(x, connection);
+    if (a) answer_unref(a);
+    return x->refused ? reply_error(x, connection) : go_on(x, connection);
 }
 
 enum MHD_Result exchange_handle(void *gateway, struct MHD_Connection *connection, const char *url, const char *method,
@@ -243,9 +297,19 @@ enum MHD_Result exchange_handle(void *gateway, struct MHD_Connection *connection
     struct exchange *x = *state;
     if (!x) return begin(gateway, connection, url, method, version, state);
     if (*data_bytes) return take_body(x, data, data_bytes);
-    if (x->answer) return go_on(x, connection);
+    if (x->reader) return go_on(x, connection);
     if (x->refused) return reply_error(x, connection);
+    if (x->resume) return start_resume(x, connection);
     return x->is_get ? reply_get(x, connection) : start_answer(x, connection);
+}
+
+static void end_reading(struct exchange *x, bool whole) {
+    struct reader *r = x->reader;
+    LOG_I("gateway", "%s: %s ended with status %d, %llu tokens%s", x->request_id, r->answer->ask.head.id, x->status,
+          (unsigned long long)r->usage.completion_tokens, whole ? "" : ", the client was gone");
+    if (whole && r->finished && !r->failed) answer_forget(r->answer); // nobody comes back for more
+    reader_gone(r); // where all has ended there is nothing left to cancel
+    reader_unref(r);
 }
 
 void exchange_completed(void *gateway, struct MHD_Connection *connection, void **state,
@@ -261,14 +325,11 @@ void exchange_completed(void *gateway, struct MHD_Connection *connection, void *
     }
     metrics_count(m, x->route ? x->route->metrics : METRICS_OTHER, x->status);
     if (x->streaming) m->streams--;
-    if (x->answer) {
-        watch_no_answer(g, x->conn);
-        LOG_I("gateway", "%s: %s ended with status %d, %llu tokens%s", x->request_id, x->answer->head.id, x->status,
-              (unsigned long long)x->answer->usage.completion_tokens,
-              why == MHD_REQUEST_TERMINATED_COMPLETED_OK ? "" : ", the client was gone");
-        answer_gone(x->answer); // where all has ended there is nothing left to cancel
-        answer_unref(x->answer);
+    if (x->reader) {
+        watch_no_reader(g, x->conn);
+        end_reading(x, why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     }
+    free(x->resume);
     g->shared.body_bytes -= x->body.len_bytes;
     buf_fini(&x->body);
     watch_phase(g, x->conn, WATCH_IDLE, 0);

@@ -26,6 +26,11 @@ struct gateway_ops { // any thread
     void *head;
     int (*submit)(void *head, const struct gen_request *r, struct gateway_sink *sink, uint64_t *id, struct err *e);
     void (*cancel)(void *head, uint64_t id);
+    // Nobody will want the request again: the next process need not go on with it. NULL: this head keeps nothing.
+    void (*forget)(void *head, uint64_t id);
+    // Calls take once with what an earlier process left; list is valid during the call. Within or after it, what is to
+    // go on is submitted again, with its id in *id, and the rest forgotten. NULL: as above.
+    void (*restore)(void *head, void (*take)(void *arg, const struct gen_restored *list, uint32_t n), void *arg);
     void (*health)(void *head, struct gateway_health *h);
     int (*metrics)(void *head, struct buf *out); // adds lines in the Prometheus text format
     int (*status)(void *head, struct buf *out);  // adds one JSON object: what `loom status --json` prints
@@ -51,6 +56,9 @@ struct gateway_config {
     uint32_t idle_ms;      // between two requests of a connection (75 s)
     uint32_t stall_ms;     // a reader of a stream that takes nothing is cut off (30 s)
     uint32_t heartbeat_ms; // a stream without tokens gets a comment so often (15 s)
+    // How long the answer to a client whose stream broke is made further, so that the client can come back for the rest
+    // (doc/api.md); 0: it is cancelled at once, events have no ids, and nothing is restored.
+    uint32_t resume_ms;
     struct gateway_model model;
     struct gateway_ops ops;
 };

@@ -1,8 +1,8 @@
 #include "gateway/metrics.h"
 
 static const int statuses[METRICS_STATUSES] = {200, 400, 404, 405, 413, 415, 429, 499, 500, 501, 503, 0};
-static const char *const routes[METRICS_ROUTES] = {
-    "/v1/models", "/v1/chat/completions", "/v1/completions", "/health", "/metrics", "/loom/v1/status", "other"};
+static const char *const routes[METRICS_ROUTES] = {"/v1/models", "/v1/chat/completions", "/v1/completions",  "/health",
+                                                   "/metrics",   "/loom/v1/status",      "/loom/v1/answers", "other"};
 
 void metrics_count(struct metrics *m, enum metrics_route route, int status) {
     int i = 0;
@@ -34,6 +34,7 @@ int metrics_add(const struct metrics *m, struct buf *out) {
         {"loom_http_disconnects_total", "counter", "Clients that went away before the end.", (double)m->disconnects},
         {"loom_http_stalls_total", "counter", "Readers of streams cut off because they took nothing.",
          (double)m->stalls},
+        {"loom_http_resumes_total", "counter", "Streams that a client came back for.", (double)m->resumes},
         {"loom_http_late_total", "counter", "Connections cut off because a header or body did not come in time.",
          (double)m->late_headers},
         {"loom_prompt_tokens_total", "counter", "Tokens of prompts accepted.", (double)m->prompt_tokens},

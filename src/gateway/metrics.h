@@ -11,6 +11,7 @@ enum metrics_route {
     METRICS_HEALTH,
     METRICS_METRICS,
     METRICS_STATUS,
+    METRICS_ANSWERS,
     METRICS_OTHER,
     METRICS_ROUTES
 };
@@ -19,7 +20,7 @@ enum { METRICS_STATUSES = 12 };
 
 struct metrics {
     atomic_uint_least64_t requests[METRICS_ROUTES][METRICS_STATUSES]; // by status, in the order of a table
-    atomic_uint_least64_t prompt_tokens, completion_tokens, disconnects, stalls, late_headers;
+    atomic_uint_least64_t prompt_tokens, completion_tokens, disconnects, stalls, late_headers, resumes;
     atomic_uint_least64_t first_tokens, first_token_us; // answers that began, and the sum of their waits
     atomic_uint_least64_t connections, streams;         // open now
 };

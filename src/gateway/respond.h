@@ -9,6 +9,7 @@
 struct respond_head {
     bool chat;
     bool with_usage; // a stream with include_usage: other events say "usage":null
+    bool with_ids;   // a stream that can be resumed: events have an id
     char id[40];     // chatcmpl-..., cmpl-...
     const char *model;
     uint64_t created_s, seed;

@@ -26,17 +26,19 @@ static int get_status(struct gateway *g, struct route_reply *r) {
 }
 
 static const struct route routes[] = {
-    {"/v1/models", METRICS_MODELS, false, false, get_models, "application/json"},
-    {"/v1/chat/completions", METRICS_CHAT, true, true, NULL, "application/json"},
-    {"/v1/completions", METRICS_COMPLETIONS, true, false, NULL, "application/json"},
-    {"/health", METRICS_HEALTH, false, false, get_health, "application/json"},
-    {"/metrics", METRICS_METRICS, false, false, get_metrics, "text/plain; version=0.0.4; charset=utf-8"},
-    {"/loom/v1/status", METRICS_STATUS, false, false, get_status, "application/json"},
+    {"/v1/models", METRICS_MODELS, false, false, false, get_models, "application/json"},
+    {"/v1/chat/completions", METRICS_CHAT, true, true, false, NULL, "application/json"},
+    {"/v1/completions", METRICS_COMPLETIONS, true, false, false, NULL, "application/json"},
+    {"/health", METRICS_HEALTH, false, false, false, get_health, "application/json"},
+    {"/metrics", METRICS_METRICS, false, false, false, get_metrics, "text/plain; version=0.0.4; charset=utf-8"},
+    {"/loom/v1/status", METRICS_STATUS, false, false, false, get_status, "application/json"},
+    {"/loom/v1/answers/", METRICS_ANSWERS, false, false, true, NULL, "text/event-stream"},
 };
 
 const struct route *route_find(const char *path) {
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-        if (strcmp(routes[i].path, path) == 0) return &routes[i];
+        const struct route *r = &routes[i];
+        if (r->resumes ? strncmp(r->path, path, strlen(r->path)) == 0 : strcmp(r->path, path) == 0) return r;
     }
     return NULL;
 }

@@ -13,6 +13,7 @@ struct route {
     enum metrics_route metrics;
     bool is_post;
     bool chat;                                            // of a POST
+    bool resumes;                                         // path is followed by the id of an answer: a stream of it
     int (*get)(struct gateway *g, struct route_reply *r); // of a GET: fills r, returns the status
     const char *content_type;
 };

@@ -1,6 +1,7 @@
 #include "gateway/server.h"
 
 #include "base/log.h"
+#include "gateway/keep.h"
 #include "os/clock.h"
 #include "os/hostport.h"
 #include "os/random.h"
@@ -111,6 +112,21 @@ static int start_daemon(struct gateway *g, struct err *e) {
     return err_set(e, ERR_NET, "listen address '%s': the HTTP server did not start", g->config.listen_addr);
 }
 
+static void forget_all(void *arg, const struct gen_restored *list, uint32_t n) {
+    const struct gateway_ops *ops = arg;
+    for (uint32_t i = 0; i < n; i++) ops->forget(ops->head, list[i].id);
+}
+
+// Before the first connection: a client that comes back at once must find its answer.
+static void restore(struct gateway *g) {
+    struct gateway_ops *ops = &g->config.ops;
+    if (g->shared.keep) {
+        keep_restore(g->shared.keep);
+    } else if (ops->restore) {
+        ops->restore(ops->head, forget_all, ops);
+    }
+}
+
 static int start(struct gateway *g, struct err *e) {
     int rc = queue_init(&g->jobs, LIMIT_HTTP_CONNECTIONS, false, e);
     if (rc) return rc;
@@ -120,6 +136,11 @@ static int start(struct gateway *g, struct err *e) {
         rc = thread_start(&g->preparers[i], "http-prepare", prepare_run, g, e);
         if (!rc) g->n_preparers++;
     }
+    if (!rc && g->config.resume_ms) {
+        g->shared.keep = keep_new(&g->shared, g->config.resume_ms);
+        rc = g->shared.keep ? ERR_OK : err_set(e, ERR_NOMEM, "HTTP server: out of memory");
+    }
+    if (!rc) restore(g);
     if (!rc) rc = watch_start(g, e);
     if (!rc) rc = start_daemon(g, e);
     return rc;
@@ -160,11 +181,12 @@ static size_t end_answers(struct gateway *g) {
     errors_set(&e, 503, "shutdown", NULL, "The server is shutting down");
     pthread_mutex_lock(&g->lock);
     g->stopping = true;
+    g->shared.stopping = true;
     while (map_next(&g->conns, &at, &id, &value)) {
         struct conn *c = value;
-        if (!c->answer) continue;
+        if (!c->reader) continue;
         n++;
-        answer_fail(c->answer, &e);
+        reader_fail(c->reader, &e);
     }
     pthread_mutex_unlock(&g->lock);
     return n;
@@ -183,9 +205,12 @@ static void stop_daemon(struct gateway *g) {
 
 void gateway_free(struct gateway *g) {
     if (!g) return;
+    g->shared.stopping = true;
     if (g->daemon) stop_daemon(g);
     stop_preparers(g);
     watch_stop(g);
+    keep_free(g->shared.keep);
+    g->shared.keep = NULL;
     // The head owes each answer a last event, which needs the answer's memory.
     for (uint64_t waited_ms = 0; g->shared.answers > 0; waited_ms += 5) {
         if (waited_ms % 5000 == 4995) LOG_W("gateway", "waiting for the head to end %u answers", g->shared.answers);

@@ -1,7 +1,7 @@
 // What the files of the HTTP server share: gateway, its connections, and the exchange (one request and its response).
 #pragma once
 #include "base/map.h"
-#include "gateway/answer.h"
+#include "gateway/reader.h"
 #include "os/queue.h"
 #include "os/thread.h"
 #include <microhttpd.h>
@@ -12,8 +12,8 @@ enum { SERVER_PREPARERS_MAX = 8 };
 struct conn {
     uint64_t id;
     int fd;
-    uint64_t deadline_ms;  // when it is shut down; 0: the answer at work looks after itself
-    struct answer *answer; // at work; the exchange holds the reference
+    uint64_t deadline_ms;  // when it is shut down; 0: the reader at work looks after itself
+    struct reader *reader; // at work; the exchange holds the reference
     bool watched;          // its fd is in the watcher's epoll set
 };
 
@@ -21,14 +21,15 @@ struct exchange {
     struct gateway *gateway;
     struct conn *conn;
     const struct route *route; // NULL: unknown path
-    bool is_get;
-    bool refused; // error is set; the body is read and thrown away
-    bool queued;  // a response is on its way
+    bool is_get, is_plain_get; // the former for HEAD too
+    bool refused;              // error is set; the body is read and thrown away
+    bool queued;               // a response is on its way
     bool streaming;
     int status;
     uint64_t declared_bytes, seen_bytes; // of the body
     struct buf body;
-    struct answer *answer;
+    struct reader *reader;
+    struct resume *resume; // where the client was, until a reader has it; NULL: it begins
     struct api_error error;
     char request_id[32];
 };
@@ -65,6 +66,6 @@ void watch_connection(void *gateway, struct MHD_Connection *connection, void **c
 // What the connection is about to do, and how long it may take.
 enum watch_phase { WATCH_HEADER, WATCH_BODY, WATCH_REPLY, WATCH_IDLE };
 void watch_phase(struct gateway *g, struct conn *c, enum watch_phase phase, size_t reply_bytes);
-// From now on c->answer is told when the client goes away. False: the server is stopping.
-bool watch_answer(struct gateway *g, struct conn *c, struct answer *a);
-void watch_no_answer(struct gateway *g, struct conn *c);
+// From now on r is told when the client goes away. False: the server is stopping.
+bool watch_reader(struct gateway *g, struct conn *c, struct reader *r);
+void watch_no_reader(struct gateway *g, struct conn *c);

@@ -1,6 +1,7 @@
 #include "gateway/server.h"
 
 #include "base/log.h"
+#include "gateway/keep.h"
 #include "os/clock.h"
 #include <errno.h>
 #include <netinet/in.h>
@@ -97,13 +98,13 @@ void watch_connection(void *gateway, struct MHD_Connection *connection, void **c
     g->shared.metrics.connections--;
 }
 
-bool watch_answer(struct gateway *g, struct conn *c, struct answer *a) {
+bool watch_reader(struct gateway *g, struct conn *c, struct reader *r) {
     pthread_mutex_lock(&g->lock);
     bool stopping = g->stopping;
     if (!stopping) {
         // One shot: a hang-up stays true, and one look at it is enough.
         struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = c->id};
-        c->answer = a;
+        c->reader = r;
         c->deadline_ms = 0;
         if (epoll_ctl(g->epoll_fd, c->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, c->fd, &ev) == 0) c->watched = true;
     }
@@ -111,31 +112,24 @@ bool watch_answer(struct gateway *g, struct conn *c, struct answer *a) {
     return !stopping;
 }
 
-void watch_no_answer(struct gateway *g, struct conn *c) {
+void watch_no_reader(struct gateway *g, struct conn *c) {
     pthread_mutex_lock(&g->lock);
     struct epoll_event ev = {.events = EPOLLONESHOT, .data.u64 = c->id};
-    c->answer = NULL;
+    c->reader = NULL;
     if (c->watched) epoll_ctl(g->epoll_fd, EPOLL_CTL_MOD, c->fd, &ev);
     pthread_mutex_unlock(&g->lock);
-}
-
-// A reference to the answer of a connection, NULL if there is none; the lock is held.
-static struct answer *hold_answer(struct conn *c) {
-    if (!c || !c->answer) return NULL;
-    pthread_mutex_lock(&c->answer->lock);
-    c->answer->refs++;
-    pthread_mutex_unlock(&c->answer->lock);
-    return c->answer;
 }
 
 // The client hung up, or closed its half: nobody reads the rest.
 static void hang_up(struct gateway *g, uint64_t id) {
     pthread_mutex_lock(&g->lock);
-    struct answer *a = hold_answer(map_get(&g->conns, id));
+    struct conn *c = map_get(&g->conns, id);
+    struct reader *r = c ? c->reader : NULL;
+    if (r) reader_ref(r);
     pthread_mutex_unlock(&g->lock);
-    if (!a) return;
-    answer_gone(a);
-    answer_unref(a);
+    if (!r) return;
+    reader_gone(r);
+    reader_unref(r);
 }
 
 // Deadlines of all connections. shutdown() is enough: libmicrohttpd sees the end and closes.
@@ -151,12 +145,13 @@ static void tick(struct gateway *g) {
             c->deadline_ms = 0;
             m->late_headers++;
             shutdown(c->fd, SHUT_RDWR);
-        } else if (c->answer && answer_tick(c->answer, now)) {
+        } else if (c->reader && reader_tick(c->reader, now)) {
             m->stalls++;
             shutdown(c->fd, SHUT_RDWR);
         }
     }
     pthread_mutex_unlock(&g->lock);
+    if (g->shared.keep) keep_tick(g->shared.keep, now);
 }
 
 static void watch_run(void *arg) {

@@ -1,6 +1,5 @@
 #include "head/brain.h"
 
-#include "cluster/cluster.h"
 #include "sched/sched.h"
 
 #include <stdio.h>
@@ -27,9 +26,12 @@ int brain_new(const struct brain_config *config, struct brain **out, struct err 
     if (!b) return err_set(e, ERR_NOMEM, "head: no memory");
     b->config = *config;
     struct cluster_config cc = {.model = &b->config.model, .wish = config->wish, .min_nodes = config->min_nodes};
+    cc.redundancy = config->redundancy;
+    cc.first_epoch = config->first_epoch;
     cc.settle_us = config->settle_us;
     cc.heartbeat_us = config->heartbeat_us;
     cc.node_timeout_us = config->node_timeout_us;
+    cc.suspect_us = config->suspect_us;
     cc.step_deadline_us = config->step_deadline_us;
     cc.load_deadline_us = config->load_deadline_us;
     struct sched_config sc = {.n_vocab = config->n_vocab, .max_context = config->max_context};
@@ -83,34 +85,10 @@ static void sync(struct brain *b, uint64_t now_us) {
     cluster_set_live(b->cluster, now_us, n_live(b));
 }
 
-static void take_cluster(struct brain_action *a, const struct cluster_action *from) {
-    switch (from->type) {
-    case CLUSTER_LOAD:
-        a->type = ACT_LOAD;
-        a->load = (struct brain_load){from->node, from->epoch, from->stage,    from->n_stages,
-                                      from->a,    from->b,     from->n_blocks, from->next_node};
-        break;
-    case CLUSTER_DROP_NODE:
-        a->type = ACT_DROP_NODE;
-        break;
-    case CLUSTER_ROUTE_UP:
-        a->type = ACT_ROUTE_UP;
-        break;
-    case CLUSTER_ROUTE_DOWN:
-        a->type = ACT_ROUTE_DOWN;
-        break;
-    }
-    a->node = from->node;
-    a->epoch = from->epoch;
-    a->n_stages = from->n_stages;
-    snprintf(a->why, sizeof a->why, "%s", from->why);
-}
-
 bool brain_next(struct brain *b, struct brain_action *a) {
     memset(a, 0, sizeof *a);
-    struct cluster_action from;
-    if (cluster_next(b->cluster, &from)) {
-        take_cluster(a, &from);
+    if (cluster_next(b->cluster, &a->cluster)) {
+        a->type = ACT_CLUSTER;
         return true;
     }
     if (sched_next_event(b->sched, &a->event)) {
@@ -119,12 +97,7 @@ bool brain_next(struct brain *b, struct brain_action *a) {
     }
     a->step = sched_form(b->sched);
     if (!a->step) return false;
-    struct cluster_view v;
-    cluster_view(b->cluster, &v);
     a->type = ACT_STEP;
-    a->node = v.plan->stage[0].node;
-    a->epoch = v.epoch;
-    a->n_stages = v.plan->n_stages;
     cluster_step_sent(b->cluster, b->now_us, a->step->id, a->step->n_rows);
     return true;
 }
@@ -141,7 +114,7 @@ uint64_t brain_deadline_us(const struct brain *b) {
 int brain_submit(struct brain *b, uint64_t now_us, uint64_t id, const struct gen_request *r, struct err *e) {
     struct cluster_view v;
     cluster_view(b->cluster, &v);
-    if (v.phase == CLUSTER_WAITING || v.phase == CLUSTER_DOWN)
+    if (!r->restored && (v.phase == CLUSTER_WAITING || v.phase == CLUSTER_DOWN))
         return err_set(e, ERR_UNAVAILABLE, "no machines serve the model now: %s", v.why_down);
     int rc = sched_submit(b->sched, id, r, e);
     sync(b, now_us);
@@ -163,33 +136,47 @@ void brain_node_lost(struct brain *b, uint64_t now_us, uint64_t node, const char
     sync(b, now_us);
 }
 
-void brain_heartbeat(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint64_t done_step,
-                     uint64_t loading_bytes) {
-    cluster_heartbeat(b->cluster, now_us, node, epoch, done_step, loading_bytes);
+void brain_heartbeat(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch,
+                     const struct cluster_stage_state *states, uint32_t n_states, uint64_t loading_bytes) {
+    cluster_heartbeat(b->cluster, now_us, node, epoch, states, n_states, loading_bytes);
     sync(b, now_us);
 }
 
-void brain_node_ready(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch) {
-    cluster_ready(b->cluster, now_us, node, epoch);
+void brain_node_ready(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage) {
+    cluster_ready(b->cluster, now_us, node, epoch, stage);
     sync(b, now_us);
 }
 
-void brain_node_failed(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, const char *why) {
-    cluster_failed(b->cluster, now_us, node, epoch, why);
+void brain_node_fed(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage) {
+    cluster_fed(b->cluster, now_us, node, epoch, stage);
     sync(b, now_us);
 }
 
-void brain_step_result(struct brain *b, uint64_t now_us, const struct step_result *r) {
-    struct cluster_view v;
+void brain_node_failed(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage, bool no_replay,
+                       const char *why) {
+    cluster_failed(b->cluster, now_us, node, epoch, stage, no_replay, why);
+    sync(b, now_us);
+}
+
+void brain_node_leave(struct brain *b, uint64_t now_us, uint64_t node, bool leave, const char *why) {
+    cluster_leave(b->cluster, now_us, node, leave, why);
+    sync(b, now_us);
+}
+
+void brain_step_result(struct brain *b, uint64_t now_us, uint64_t node, const struct step_result *r) {
     struct err e;
     bool done;
-    if (sched_result(b->sched, r, &done, &e)) {
-        cluster_view(b->cluster, &v);
-        cluster_accuse(b->cluster, now_us, v.plan->n_stages - 1, e.text);
-    } else if (done) {
+    if (sched_result(b->sched, r, &done, &e))
+        cluster_accuse(b->cluster, now_us, node, e.text);
+    else if (done)
         cluster_step_done(b->cluster, now_us, r->id);
-    }
     sync(b, now_us);
+}
+
+uint64_t brain_stable(const struct brain *b) {
+    struct cluster_view v;
+    cluster_view(b->cluster, &v);
+    return v.stable;
 }
 
 void brain_tick(struct brain *b, uint64_t now_us) {
@@ -210,6 +197,9 @@ void brain_status(const struct brain *b, struct brain_status *s) {
     s->n_waiting = n.n_waiting;
     s->n_route_changes = v.n_route_changes;
     s->n_nodes_lost = v.n_nodes_lost;
+    s->cluster = v;
+    s->cluster.plan = NULL;
+    s->cluster.why_down = NULL;
     s->n_preemptions = n.n_preemptions;
     s->n_steps = n.n_steps;
     s->n_tokens = n.n_tokens;

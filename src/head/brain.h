@@ -8,7 +8,7 @@
 #pragma once
 #include "base/gen.h"
 #include "base/step.h"
-#include "plan/plan.h"
+#include "cluster/cluster.h"
 
 struct brain_config {
     struct plan_model model;
@@ -17,40 +17,30 @@ struct brain_config {
     uint32_t max_context;      // tokens of a sequence, prompt and answer
     uint32_t chunk_rows;       // row budget of a step: decode rows first, prefill chunks fill up
     uint32_t max_seqs;         // running at once, <= LIMIT_SEQS
+    enum cluster_redundancy redundancy;
     uint32_t min_nodes;        // no route before so many nodes joined (first start only)
+    uint32_t first_epoch;      // above every epoch that nodes may still know; else 1
     uint64_t settle_us;        // wait for more nodes after the first one of a plan joined
     uint64_t wait_for_node_us; // how long running requests wait without a route before they fail
     uint64_t heartbeat_us;     // nodes send one this often
     uint64_t node_timeout_us;  // no heartbeat for so long: the node is lost
+    uint64_t suspect_us;       // the least silence that makes a node suspect
     uint64_t step_deadline_us; // least time given to a step; the real bound follows the route's own history
     uint64_t load_deadline_us; // a node that made no loading progress for so long is lost
 };
 
 enum brain_act {
-    ACT_LOAD,      // tell node to hold layers [a, b) for epoch (see struct brain_load)
-    ACT_STEP,      // send step to the first stage of the route
-    ACT_EVENT,     // hand event to the one who asked for request event.id
-    ACT_DROP_NODE, // close the link: the brain holds the node for lost (it may join again, under a new number)
-    ACT_ROUTE_UP,  // a route serves: epoch, n_stages
-    ACT_ROUTE_DOWN // none does, why says it
-};
-
-// One node's part of the route of an epoch. A node answers with brain_node_ready(epoch) when it holds the layers, has
-// room for the KV blocks, and its link to the next stage stands.
-struct brain_load {
-    uint64_t node;
-    uint32_t epoch, stage, n_stages, a, b, n_blocks;
-    uint64_t next_node; // node of the next stage; the first stage's node for the last stage (unused there)
+    ACT_CLUSTER,   // what the cluster decided, for a node (LOAD, NEXT, HOT, UNLOAD, MAY_LEAVE, DROP_NODE), for the head's
+                   // own feed of stage 0 (FEED) or to be told (ROUTE_UP, ROUTE_DOWN)
+    ACT_STEP,      // hand step to all holders of stage 0 (the last FEED named them)
+    ACT_EVENT      // hand event to the one who asked for request event.id
 };
 
 struct brain_action {
     enum brain_act type;
-    uint64_t node;            // ACT_STEP (first stage), ACT_DROP_NODE
-    struct brain_load load;   // ACT_LOAD
-    const struct step *step;  // ACT_STEP
-    struct gen_event event;   // ACT_EVENT
-    uint32_t epoch, n_stages; // ACT_ROUTE_UP
-    char why[256];            // ACT_DROP_NODE, ACT_ROUTE_DOWN
+    struct cluster_action cluster; // ACT_CLUSTER
+    const struct step *step;       // ACT_STEP
+    struct gen_event event;        // ACT_EVENT
 };
 
 struct brain;
@@ -66,14 +56,19 @@ uint64_t brain_deadline_us(const struct brain *b);
 // sight; the text is for the user.
 int brain_submit(struct brain *b, uint64_t now_us, uint64_t id, const struct gen_request *r, struct err *e) MUST_CHECK;
 void brain_cancel(struct brain *b, uint64_t now_us, uint64_t id); // unknown or finished: nothing happens
+// Of nodes: as in cluster.h.
 void brain_node_joined(struct brain *b, uint64_t now_us, uint64_t node, uint64_t memory_bytes);
 void brain_node_lost(struct brain *b, uint64_t now_us, uint64_t node, const char *why);
-// done_step: the last step of epoch that the node has sent on; loading_bytes grows while it loads.
-void brain_heartbeat(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint64_t done_step,
-                     uint64_t loading_bytes);
-void brain_node_ready(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch);
-void brain_node_failed(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, const char *why);
-void brain_step_result(struct brain *b, uint64_t now_us, const struct step_result *r);
+void brain_heartbeat(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch,
+                     const struct cluster_stage_state *states, uint32_t n_states, uint64_t loading_bytes);
+void brain_node_ready(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage);
+void brain_node_fed(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage);
+void brain_node_failed(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage, bool no_replay,
+                       const char *why);
+void brain_node_leave(struct brain *b, uint64_t now_us, uint64_t node, bool leave, const char *why);
+// From any holder of the last stage; one that came already changes nothing. node: who is accused if it is nonsense.
+void brain_step_result(struct brain *b, uint64_t now_us, uint64_t node, const struct step_result *r);
+uint64_t brain_stable(const struct brain *b); // of the current epoch: goes with each step
 void brain_tick(struct brain *b, uint64_t now_us);
 
 struct brain_status {
@@ -83,6 +78,7 @@ struct brain_status {
     uint64_t n_route_changes, n_nodes_lost, n_preemptions, n_steps, n_tokens, n_prefill_rows;
     uint64_t retry_after_us; // with no route: a guess for Retry-After
     struct plan plan;        // of the current or loading route
+    struct cluster_view cluster; // holders, promotions, suspicions; its pointers are not set
     char why_down[256];
     bool stuck; // no plan fits the nodes that are there: only a further node helps
 };

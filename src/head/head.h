@@ -5,6 +5,7 @@
 // loop's thread.
 #pragma once
 #include "base/err.h"
+#include "cluster/cluster.h"
 #include "gateway/gateway.h"
 #include "head/open.h"
 
@@ -25,7 +26,9 @@ struct head_config {
     const char *cluster_addr; // NULL: no nodes
     const char *state_dir;    // for the cluster's CA and tokens
     uint32_t min_nodes;
-    uint32_t wait_for_node_ms, node_timeout_ms, heartbeat_ms, step_deadline_ms;
+    enum cluster_redundancy redundancy;
+    bool redundancy_first; // rather fewer KV blocks than a stage without a shadow
+    uint32_t wait_for_node_ms, node_timeout_ms, suspect_ms, heartbeat_ms, step_deadline_ms;
 };
 
 int head_new(const struct head_config *c, struct head **h, struct err *e) MUST_CHECK;

@@ -1,4 +1,5 @@
-// What head.c (events) and head_status.c (what others may see) share.
+// What head.c (events of the cluster), head_requests.c (requests and their events) and head_status.c (what others may
+// see) share.
 #pragma once
 #include <pthread.h>
 #include <stdatomic.h>
@@ -8,6 +9,7 @@
 #include "base/map.h"
 #include "gateway/gateway.h"
 #include "head/brain.h"
+#include "head/journal.h"
 #include "head/links.h"
 #include "head/local.h"
 #include "os/thread.h"
@@ -19,6 +21,7 @@ struct head_snapshot {
     struct brain_status brain;
     uint32_t n_nodes;
     struct links_node node[LIMIT_NODES];
+    uint64_t waited; // steps that waited for a shadow, on all nodes
     struct local_counts local;
 };
 
@@ -35,9 +38,15 @@ struct head {
     // The loop's thread alone.
     struct brain *brain;
     struct loop_timer *tick, *publish, *local_beat;
-    uint64_t local_node; // the number under which the local stages are joined
-    bool local_lost;     // the brain dropped them
-    struct map sinks;    // request id -> struct gateway_sink
+    uint64_t local_node;           // the number under which the local stages are joined
+    bool local_lost;               // the brain dropped them
+    uint64_t local_done;           // their last step
+    struct map sinks;              // request id -> struct gateway_sink
+    struct journal *journal;       // NULL: none is kept
+    struct gen_restored *restored; // what it held at the start, until the gateway has it
+    uint32_t n_restored;
+    struct gen_event events[LIMIT_SEQS]; // that wait for the journal
+    uint32_t n_events;
     bool route_up, ready, wants_canary, canary_runs, stopping;
     uint32_t epoch, n_stages;
     struct err canary_err; // code 0, or why the last canary failed
@@ -48,7 +57,15 @@ struct head {
     struct head_snapshot snapshot;
 };
 
+// The canary is a request of the head's own: one token through all stages before /health says ready.
+#define HEAD_CANARY_ID UINT64_MAX
+
 void head_publish(struct head *h); // the loop's thread
+void head_act(struct head *h);     // the loop's thread: carries out what the brain decided
+// The loop's thread. Events wait until the journal has what the step brought; head_tell hands them on.
+void head_take_event(struct head *h, const struct gen_event *ev);
+void head_tell(struct head *h);
+void head_canary_failed(struct head *h, int code, const char *text);
 void head_health(void *head, struct gateway_health *health);
 int head_metrics(void *head, struct buf *out);
 int head_status(void *head, struct buf *out);

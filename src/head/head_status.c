@@ -14,6 +14,7 @@ void head_publish(struct head *h) {
     brain_status(h->brain, &s->brain);
     s->n_nodes = h->links ? links_nodes(h->links, s->node, LIMIT_NODES) : 0;
     if (s->n_nodes > LIMIT_NODES) s->n_nodes = LIMIT_NODES;
+    s->waited = h->links ? links_waited(h->links) : 0;
     if (h->local) local_counts(h->local, &s->local);
     pthread_cond_broadcast(&h->changed);
     pthread_mutex_unlock(&h->lock);
@@ -82,13 +83,57 @@ void head_step_cost(const struct head *h, double *us, double *n) {
     *n = (double)atomic_load(&h->n_results);
 }
 
+// What a holder is at the moment, in one word.
+enum role { ROLE_SERVING, ROLE_SHADOW, ROLE_SPARE, ROLE_LOADING, ROLE_FEEDING, ROLE_N };
+static const char *const role_name[ROLE_N] = {"serving", "shadow", "spare", "loading", "feeding"};
+
+static enum role role_of(enum cluster_holding phase, uint32_t place) {
+    if (phase == HOLDING_LOADING) return ROLE_LOADING;
+    if (phase == HOLDING_FEEDING) return ROLE_FEEDING;
+    if (place == 0) return ROLE_SERVING;
+    return phase == HOLDING_LEVEL ? ROLE_SHADOW : ROLE_SPARE;
+}
+
+// What the node itself said of a stage that it holds; NULL: nothing yet.
+static const struct links_stage *stage_at(const struct head_snapshot *s, uint64_t node, uint32_t stage) {
+    for (uint32_t i = 0; i < s->n_nodes; i++) {
+        if (s->node[i].node != node || s->node[i].epoch != s->brain.epoch) continue;
+        for (uint32_t k = 0; k < s->node[i].n_stages; k++)
+            if (s->node[i].stage[k].stage == stage) return &s->node[i].stage[k];
+    }
+    return NULL;
+}
+
+struct holder_sums {
+    uint32_t n[ROLE_N];
+    uint64_t lag_us; // of the shadow that is furthest behind
+};
+
+static void sum_holders(const struct head_snapshot *s, struct holder_sums *sums) {
+    *sums = (struct holder_sums){0};
+    for (uint32_t i = 0; i < s->brain.n_stages; i++) {
+        const struct cluster_stage *c = &s->brain.cluster.stage[i];
+        for (uint32_t k = 0; k < c->n; k++) {
+            const struct links_stage *held = stage_at(s, c->holder[k].node, i);
+            enum role role = role_of(c->holder[k].phase, k);
+            sums->n[role]++;
+            if (role == ROLE_SHADOW && held && held->lag_us > sums->lag_us) sums->lag_us = held->lag_us;
+        }
+    }
+}
+
 int head_metrics(void *head, struct buf *out) {
     struct head *h = head;
     uint64_t n = atomic_load(&h->n_results), us = atomic_load(&h->result_us);
+    struct holder_sums sums;
     pthread_mutex_lock(&h->lock);
     const struct brain_status b = h->snapshot.brain;
     bool ready = h->snapshot.ready;
+    uint64_t waited = h->snapshot.waited;
+    sum_holders(&h->snapshot, &sums);
     pthread_mutex_unlock(&h->lock);
+    struct journal_counts journal = {0};
+    if (h->journal) journal_counts(h->journal, &journal);
     const struct {
         const char *name, *type, *help;
         double value;
@@ -103,27 +148,66 @@ int head_metrics(void *head, struct buf *out) {
         {"loom_sequences_waiting", "gauge", "Sequences that wait for admission", b.n_waiting},
         {"loom_route_changes_total", "counter", "Routes that were set up", (double)b.n_route_changes},
         {"loom_nodes_lost_total", "counter", "Nodes that were lost", (double)b.n_nodes_lost},
+        {"loom_promotions_total", "counter", "Stages that another holder took over without a new route",
+         (double)b.cluster.n_promotions},
+        {"loom_suspicions_total", "counter", "Nodes that were thought to be lost", (double)b.cluster.n_suspicions},
+        {"loom_false_alarms_total", "counter", "Suspected nodes that were well", (double)b.cluster.n_false_alarms},
+        {"loom_drained_total", "counter", "Nodes that handed over before they left", (double)b.cluster.n_drained},
+        {"loom_waited_total", "counter", "Steps of serving stages that waited for a shadow's work; has to be 0",
+         (double)waited},
+        {"loom_stable_step", "gauge", "Last step of the epoch that every holder has", (double)b.cluster.stable},
+        {"loom_shadow_lag_seconds", "gauge", "What the shadow furthest behind had to compute to be level",
+         (double)sums.lag_us / 1e6},
         {"loom_preemptions_total", "counter", "Sequences that gave up their blocks", (double)b.n_preemptions},
         {"loom_steps_total", "counter", "Steps that were formed", (double)b.n_steps},
         {"loom_tokens_total", "counter", "Tokens that were drawn", (double)b.n_tokens},
         {"loom_prefill_rows_total", "counter", "Prompt rows that were computed", (double)b.n_prefill_rows},
+        {"loom_journal_writes_total", "counter", "Writes to the journal", (double)journal.n_writes},
+        {"loom_journal_write_seconds_total", "counter", "Time they took, beside the steps",
+         (double)journal.write_us / 1e6},
+        {"loom_journal_failures_total", "counter", "Writes that failed", (double)journal.n_failures},
         {"loom_head_step_results_total", "counter", "Step results that came back", (double)n},
         {"loom_head_step_seconds_total", "counter", "Head time from a result to the next step sent", (double)us / 1e6},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (add_metric(out, rows[i].name, rows[i].type, rows[i].help, rows[i].value)) return ERR_NOMEM;
-    return ERR_OK;
+    int rc = buf_addf(out, "# HELP loom_holders Holders of stages, by what they are now\n# TYPE loom_holders gauge\n");
+    for (int i = 0; i < ROLE_N && !rc; i++)
+        rc = buf_addf(out, "loom_holders{role=\"%s\"} %u\n", role_name[i], sums.n[i]);
+    return rc;
 }
 
-static int add_stages(const struct plan *p, struct buf *out) {
+static int add_holders(const struct head_snapshot *s, uint32_t stage, struct buf *out) {
+    const struct cluster_stage *c = &s->brain.cluster.stage[stage];
+    int rc = buf_addf(out, ",\"holders\":[");
+    for (uint32_t i = 0; i < c->n && !rc; i++) {
+        const struct links_stage *held = stage_at(s, c->holder[i].node, stage);
+        struct links_stage none = {0};
+        if (!held) held = &none;
+        rc = buf_addf(out,
+                      "%s{\"node\":%llu,\"role\":\"%s\",\"hot\":%s,\"suspect\":%s,\"accepted\":%llu,"
+                      "\"done\":%llu,\"waiting_rows\":%u,\"lag_ms\":%.3f}",
+                      i ? "," : "", (unsigned long long)c->holder[i].node, role_name[role_of(c->holder[i].phase, i)],
+                      c->holder[i].hot ? "true" : "false", c->holder[i].suspect ? "true" : "false",
+                      (unsigned long long)held->accepted, (unsigned long long)held->done, held->waiting_rows,
+                      (double)held->lag_us / 1000);
+    }
+    return rc ? rc : buf_addf(out, "]}");
+}
+
+static int add_stages(const struct head_snapshot *snapshot, struct buf *out) {
+    const struct plan *p = &snapshot->brain.plan;
     int rc = buf_addf(out, ",\"stages\":[");
     for (uint32_t i = 0; i < p->n_stages && !rc; i++) {
         const struct plan_stage *s = &p->stage[i];
+        const struct cluster_stage *c = &snapshot->brain.cluster.stage[i];
+        uint64_t node = c->n ? c->holder[0].node : s->node; // the plan is as old as the epoch
         rc = buf_addf(out,
                       "%s{\"node\":%llu,\"layers\":[%u,%u],\"weight_bytes\":%llu,\"kv_bytes\":%llu,"
-                      "\"scratch_bytes\":%llu}",
-                      i ? "," : "", (unsigned long long)s->node, s->a, s->b, (unsigned long long)s->weight_bytes,
+                      "\"scratch_bytes\":%llu",
+                      i ? "," : "", (unsigned long long)node, s->a, s->b, (unsigned long long)s->weight_bytes,
                       (unsigned long long)s->kv_bytes, (unsigned long long)s->scratch_bytes);
+        if (!rc) rc = add_holders(snapshot, i, out);
     }
     if (!rc) rc = buf_addf(out, "],\"left_out\":[");
     for (uint32_t i = 0; i < p->n_left_out && !rc; i++) {
@@ -141,14 +225,19 @@ static int add_node(const struct links_node *n, bool first, struct buf *out) {
     if (!rc) rc = buf_add_json_string(out, n->address, strlen(n->address));
     if (!rc) rc = buf_addf(out, ",\"isa\":");
     if (!rc) rc = buf_add_json_string(out, n->isa, strlen(n->isa));
+    if (!rc) rc = buf_addf(out, ",\"epoch\":%u,\"stages\":[", n->epoch);
+    for (uint32_t i = 0; i < n->n_stages && !rc; i++)
+        rc = buf_addf(out, "%s{\"stage\":%u,\"layers\":[%u,%u]}", i ? "," : "", n->stage[i].stage, n->stage[i].a,
+                      n->stage[i].b);
     if (rc) return rc;
     return buf_addf(out,
-                    ",\"epoch\":%u,\"layers\":[%u,%u],\"memory_bytes\":%llu,\"memory_used_bytes\":%llu,"
-                    "\"blocks_used\":%u,\"slots_used\":%u,\"steps\":%llu,\"busy_us\":%llu,\"sent_bytes\":%llu,"
-                    "\"received_bytes\":%llu,\"rtt_ms\":%.3f}",
-                    n->epoch, n->a, n->b, (unsigned long long)n->memory_bytes, (unsigned long long)n->memory_used_bytes,
-                    n->blocks_used, n->slots_used, (unsigned long long)n->steps, (unsigned long long)n->busy_us,
-                    (unsigned long long)n->sent_bytes, (unsigned long long)n->received_bytes, n->rtt_ms);
+                    "],\"memory_bytes\":%llu,\"memory_used_bytes\":%llu,"
+                    "\"blocks_used\":%u,\"slots_used\":%u,\"steps\":%llu,\"busy_us\":%llu,\"waited\":%llu,"
+                    "\"sent_bytes\":%llu,\"received_bytes\":%llu,\"rtt_ms\":%.3f}",
+                    (unsigned long long)n->memory_bytes, (unsigned long long)n->memory_used_bytes, n->blocks_used,
+                    n->slots_used, (unsigned long long)n->steps, (unsigned long long)n->busy_us,
+                    (unsigned long long)n->waited, (unsigned long long)n->sent_bytes,
+                    (unsigned long long)n->received_bytes, n->rtt_ms);
 }
 
 // The snapshot is a few hundred KB at most and asked for rarely: written out under the lock rather than copied.
@@ -167,7 +256,14 @@ static int add_snapshot(const struct head *h, const struct head_snapshot *s, str
                      (unsigned long long)b->n_nodes_lost, (unsigned long long)b->n_preemptions,
                      (unsigned long long)b->n_steps, (unsigned long long)b->n_tokens);
     if (!rc) rc = buf_add_json_string(out, b->why_down, strlen(b->why_down));
-    if (!rc) rc = add_stages(&b->plan, out);
+    if (!rc)
+        rc = buf_addf(out,
+                      ",\"stable\":%llu,\"promotions\":%llu,\"suspicions\":%llu,\"false_alarms\":%llu,"
+                      "\"drained\":%llu,\"waited\":%llu",
+                      (unsigned long long)b->cluster.stable, (unsigned long long)b->cluster.n_promotions,
+                      (unsigned long long)b->cluster.n_suspicions, (unsigned long long)b->cluster.n_false_alarms,
+                      (unsigned long long)b->cluster.n_drained, (unsigned long long)s->waited);
+    if (!rc) rc = add_stages(s, out);
     if (!rc && h->local)
         rc = buf_addf(out, ",\"local\":{\"blocks_used\":%u,\"slots_used\":%u,\"steps\":%llu,\"busy_us\":%llu}",
                       s->local.blocks_used, s->local.slots_used, (unsigned long long)s->local.steps,

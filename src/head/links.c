@@ -2,7 +2,6 @@
 
 #include "base/log.h"
 #include "compute/selftest.h"
-#include "net/address.h"
 #include "net/lock.h"
 #include "os/clock.h"
 #include "os/random.h"
@@ -11,22 +10,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Takes a peer out of everything; its link is the caller's to end. True: it was a node.
-static bool forget(struct peer *p) {
+bool links_forget(struct peer *p) {
+    struct links *k = p->links;
     bool node = p->kind == PEER_NODE;
     list_remove(&p->all);
-    if (node) map_remove(&p->links->nodes, p->id);
+    if (node) map_remove(&k->nodes, p->id);
+    k->waited_gone += p->info.waited;
+    p->kind = PEER_GONE;
+    p->link = NULL;
+    list_push_back(&k->gone, &p->all);
+    loop_timer_set(k->later, 0);
     return node;
 }
 
 static void lose(struct peer *p, const char *why) {
     struct links *k = p->links;
-    uint64_t id = p->id;
-    bool node = forget(p);
-    free(p);
-    if (!node) return;
-    LOG_W("links", "node %lu is lost: %s", id, why);
-    k->handlers.lost(k->handlers.arg, id, why);
+    if (!links_forget(p)) return;
+    LOG_W("links", "node %lu is lost: %s", p->id, why);
+    k->handlers.lost(k->handlers.arg, p->id, why);
+}
+
+static void on_later(void *arg) {
+    struct links *k = arg;
+    LIST_EACH(it, &k->gone) free(LIST_ENTRY(it, struct peer, all));
+    list_init(&k->gone);
+    LIST_EACH(it, &k->peers) {
+        struct peer *p = LIST_ENTRY(it, struct peer, all);
+        if (!p->fails) continue;
+        p->fails = false;
+        loop_timer_set(k->later, 0); // what follows may change the list: one at a time
+        k->handlers.failed(k->handlers.arg, p->id, p->fails_epoch, p->fails_stage, false,
+                           "it holds as many stages as a node can hold");
+        return;
+    }
+    if (!k->feed_fails) return;
+    k->feed_fails = false;
+    LOG_W("links", "epoch %u: stage 0 cannot be filled: %s", k->epoch, k->feed_e.text);
+    k->handlers.failed(k->handlers.arg, CLUSTER_HEAD, k->epoch, 0, true, k->feed_e.text);
 }
 
 void links_refuse(struct peer *p, const char *why, bool retry) {
@@ -43,8 +63,9 @@ void links_nonsense(struct peer *p, const char *why) {
 }
 
 static void on_closed(void *arg, struct link *l, const char *why) {
-    (void)l;
-    lose(arg, why);
+    struct peer *p = arg;
+    if (p->kind == PEER_NEW && !p->enrolled) LOG_I("links", "%s: no link: %s", link_peer_address(l), why);
+    lose(p, why);
 }
 
 static void on_new_frame(struct peer *p, const struct link_frame *f) {
@@ -57,6 +78,7 @@ static void on_new_frame(struct peer *p, const struct link_frame *f) {
         p->kind = PEER_BULK;
         link_settle(p->link);
         link_set_limits(p->link, LINKS_BULK_CONTROL, 0, LINKS_QUEUE_BYTES);
+        link_set_bulk(p->link, true);
     } else {
         links_nonsense(p, "its first frame is not one that it may send");
     }
@@ -75,26 +97,40 @@ static void on_bulk_frame(struct peer *p, const struct link_frame *f) {
 static void on_heartbeat(struct peer *p, const struct link_frame *f, struct err *e) {
     struct links *k = p->links;
     struct control_heartbeat m;
+    struct cluster_stage_state state[LIMIT_NODE_STAGES];
     if (control_get_heartbeat(k->control, f->control, f->h.control_bytes, &m, e)) {
         links_nonsense(p, e->text);
         return;
     }
     p->info.memory_used_bytes = m.memory_used_bytes;
-    bool current = f->h.epoch == p->info.epoch; // else it tells of a stage that it is about to give up
+    bool current = f->h.epoch == p->info.epoch; // else it tells of stages that it is about to give up
     p->info.slots_used = current ? m.slots_used : 0;
     p->info.blocks_used = current ? m.blocks_used : 0;
     p->info.steps = m.steps;
     p->info.busy_us = m.busy_us;
+    p->info.waited = m.waited;
     p->info.rtt_ms = (double)m.rtt_us / 1000;
+    for (uint32_t i = 0; i < m.n_stages; i++) {
+        const struct control_stage_state *s = &m.stage[i];
+        state[i] = (struct cluster_stage_state){
+            .stage = s->stage, .accepted = s->accepted, .done = s->done, .lag_us = s->lag_us};
+        struct links_stage *held = current ? links_stage_of(&p->info, s->stage) : NULL;
+        if (!held) continue;
+        held->accepted = s->accepted;
+        held->done = s->done;
+        held->lag_us = s->lag_us;
+        held->waiting_rows = s->waiting_rows;
+    }
     struct control_heartbeat echo = {.time_us = m.time_us};
-    link_send_control(p->link, (struct frame_header){.type = FRAME_ECHO}, control_put_heartbeat(k->control, &echo));
-    k->handlers.heartbeat(k->handlers.arg, p->id, f->h.epoch, f->h.step, m.loading_bytes);
+    struct frame_header h = {.type = FRAME_ECHO, .epoch = k->epoch, .step = k->stable};
+    link_send_control(p->link, h, control_put_heartbeat(k->control, &echo));
+    k->handlers.heartbeat(k->handlers.arg, p->id, f->h.epoch, state, m.n_stages, m.loading_bytes);
 }
 
 static void on_tokens(struct peer *p, const struct link_frame *f, struct err *e) {
     struct links *k = p->links;
     struct step_result r = {.id = f->h.step, .epoch = f->h.epoch};
-    if (f->h.epoch != p->info.epoch || !p->is_last) return; // of an older route
+    if (f->h.epoch != k->epoch || f->h.epoch != p->info.epoch || !links_holds_last(&p->info)) return; // is, or was
     int rc = control_get_tokens(k->control, f->control, f->h.control_bytes, &r, e);
     for (uint32_t i = 0; i < r.n && !rc; i++)
         if (r.entry[i].token >= (int32_t)k->model.hparams->n_vocab)
@@ -103,14 +139,31 @@ static void on_tokens(struct peer *p, const struct link_frame *f, struct err *e)
     if (rc)
         links_nonsense(p, e->text);
     else
-        k->handlers.result(k->handlers.arg, &r);
+        k->handlers.result(k->handlers.arg, p->id, &r);
+}
+
+static void on_failed(struct peer *p, const struct link_frame *f, struct err *e) {
+    struct links *k = p->links;
+    char why[CONTROL_TEXT_MAX];
+    bool no_replay;
+    if (control_get_failed(k->control, f->control, f->h.control_bytes, why, &no_replay, e)) {
+        links_nonsense(p, e->text);
+        return;
+    }
+    LOG_W("links", "node %lu: stage %u of epoch %u: %s", p->id, f->h.stage, f->h.epoch, why);
+    k->handlers.failed(k->handlers.arg, p->id, f->h.epoch, f->h.stage, no_replay, why);
 }
 
 static void on_node_frame(struct peer *p, const struct link_frame *f) {
     struct links *k = p->links;
     char why[CONTROL_TEXT_MAX];
+    bool leave;
     struct err e;
     p->heard_us = clock_now_us();
+    if (f->h.stage >= LIMIT_STAGES) {
+        links_nonsense(p, "it speaks of a stage that cannot be");
+        return;
+    }
     switch (f->h.type) {
     case FRAME_TOKENS:
         on_tokens(p, f, &e);
@@ -119,12 +172,18 @@ static void on_node_frame(struct peer *p, const struct link_frame *f) {
         on_heartbeat(p, f, &e);
         return;
     case FRAME_READY:
-        k->handlers.ready(k->handlers.arg, p->id, f->h.epoch);
+        k->handlers.ready(k->handlers.arg, p->id, f->h.epoch, f->h.stage);
+        return;
+    case FRAME_FED:
+        k->handlers.fed(k->handlers.arg, p->id, f->h.epoch, f->h.stage);
         return;
     case FRAME_FAILED:
-        if (control_get_text(k->control, f->control, f->h.control_bytes, why, &e)) break;
-        LOG_W("links", "node %lu: epoch %u: %s", p->id, f->h.epoch, why);
-        k->handlers.failed(k->handlers.arg, p->id, f->h.epoch, why);
+        on_failed(p, f, &e);
+        return;
+    case FRAME_LEAVE:
+        if (control_get_leave(k->control, f->control, f->h.control_bytes, &leave, why, &e)) break;
+        LOG_I("links", "node %lu %s: %s", p->id, leave ? "wants to leave" : "stays", why);
+        k->handlers.leave(k->handlers.arg, p->id, leave, why);
         return;
     case FRAME_BYE:
         if (control_get_text(k->control, f->control, f->h.control_bytes, why, &e)) break;
@@ -148,7 +207,13 @@ static void on_frame(void *arg, struct link *l, const struct link_frame *f) {
         on_new_frame(p, f);
 }
 
-static const struct link_handlers peer_handlers = {.frame = on_frame, .closed = on_closed};
+static void on_drained(void *arg, struct link *l) {
+    struct peer *p = arg;
+    (void)l;
+    if (p->kind == PEER_NODE) links_pump(p->links, p->id);
+}
+
+static const struct link_handlers peer_handlers = {.frame = on_frame, .closed = on_closed, .drained = on_drained};
 
 static void on_accepted_up(void *arg, struct link *l) {
     struct links *k = arg;
@@ -224,8 +289,12 @@ static int open_links(struct links *k, const struct links_config *c, struct err 
     if (!rc) rc = ident_new_head(k->ca, &k->ident, e);
     if (!rc) rc = tls_new(k->ident, TLS_LISTEN_OPEN, &k->tls, e);
     if (rc) return rc;
+    struct sent_config sent = {.max_rows = c->model.max_rows, .max_bytes = LINKS_SENT_BYTES};
+    rc = sent_new(&sent, &k->sent, e);
+    if (rc) return rc;
     k->answers = loop_watch_new(k->loop, queue_fd(&k->serve.answers), on_answers, k);
-    if (!k->answers) return err_set(e, ERR_NOMEM, "links: no memory");
+    k->later = loop_timer_new(k->loop, on_later, k);
+    if (!k->answers || !k->later) return err_set(e, ERR_NOMEM, "links: no memory");
     return listener_new(k->loop, k->tls, c->listen_addr, &accepted_handlers, k, &k->listener, e);
 }
 
@@ -238,9 +307,10 @@ int links_new(struct loop *l, const struct links_config *c, const struct links_h
     k->model = c->model;
     k->heartbeat_us = c->heartbeat_us;
     k->next_id = 1;
-    k->boot = random_u64() | 1;
+    k->boot = c->boot ? c->boot : random_u64() | 1;
     k->lock = -1;
     list_init(&k->peers);
+    list_init(&k->gone);
     map_init(&k->nodes, LIMIT_NODES, random_u64());
     int rc = open_links(k, c, e);
     if (rc) {
@@ -256,11 +326,13 @@ void links_free(struct links *k) {
     LIST_EACH(it, &k->peers) {
         struct peer *p = LIST_ENTRY(it, struct peer, all);
         link_close(p->link);
-        forget(p);
         free(p);
     }
+    LIST_EACH(it, &k->gone) free(LIST_ENTRY(it, struct peer, all));
     listener_free(k->listener); // and those that are still shaking hands
     loop_watch_free(k->answers);
+    loop_timer_free(k->later);
+    sent_free(k->sent);
     serve_fini(&k->serve);
     tls_free(k->tls);
     ident_free(k->ident);
@@ -272,56 +344,13 @@ void links_free(struct links *k) {
     free(k);
 }
 
+struct links_stage *links_stage_of(struct links_node *n, uint32_t stage) {
+    for (uint32_t i = 0; i < n->n_stages; i++)
+        if (n->stage[i].stage == stage) return &n->stage[i];
+    return NULL;
+}
+
 uint32_t links_port(const struct links *k) { return listener_port(k->listener); }
-
-// The address of `to` as `from` has to dial it. A node on the head's own machine came in by the loopback; others reach
-// it where they reach the head.
-static void address_between(const struct peer *from, const struct peer *to, char *out, size_t out_bytes) {
-    char host[LINK_ADDRESS_MAX], from_host[LINK_ADDRESS_MAX];
-    link_peer_host(to->link, host);
-    link_peer_host(from->link, from_host);
-    if (address_is_loopback(host) && !address_is_loopback(from_host)) link_local_host(from->link, host);
-    address_join(host, to->port, out, out_bytes);
-}
-
-void links_load(struct links *k, const struct brain_load *load) {
-    struct peer *p = map_get(&k->nodes, load->node), *next = map_get(&k->nodes, load->next_node);
-    bool last = load->b == k->model.hparams->n_layers;
-    if (!p || (!last && !next)) return; // lost meanwhile: the brain hears, or has heard, of it
-    if (k->key_epoch != load->epoch) {
-        k->key_epoch = load->epoch;
-        random_bytes(k->route_key, sizeof k->route_key);
-    }
-    struct control_load m = {.n_stages = load->n_stages, .a = load->a, .b = load->b, .n_blocks = load->n_blocks};
-    memcpy(m.route_key, k->route_key, sizeof m.route_key);
-    if (!last) {
-        address_between(p, next, m.next_address, sizeof m.next_address);
-        snprintf(m.next_name, sizeof m.next_name, "%s", link_peer_name(next->link));
-    }
-    p->is_last = last;
-    p->info.epoch = load->epoch;
-    p->info.a = load->a;
-    p->info.b = load->b;
-    struct frame_header h = {.type = FRAME_LOAD, .epoch = load->epoch, .stage = load->stage};
-    link_send_control(p->link, h, control_put_load(k->control, &m));
-}
-
-void links_step(struct links *k, uint64_t node, const struct step *s) {
-    struct peer *p = map_get(&k->nodes, node);
-    if (!p) return;
-    struct frame_header h = {.type = FRAME_STEP, .epoch = s->epoch, .step = s->id, .rows = s->n_rows};
-    link_send_control(p->link, h, control_put_step(k->control, s));
-}
-
-void links_drop(struct links *k, uint64_t node, const char *why) {
-    struct peer *p = map_get(&k->nodes, node);
-    if (!p) return;
-    LOG_W("links", "node %lu is dropped: %s", node, why);
-    link_send_control(p->link, (struct frame_header){.type = FRAME_BYE}, control_put_text(k->control, why));
-    link_finish(p->link);
-    forget(p);
-    free(p);
-}
 
 uint32_t links_nodes(const struct links *k, struct links_node *out, uint32_t max) {
     uint32_t n = 0;
@@ -329,9 +358,16 @@ uint32_t links_nodes(const struct links *k, struct links_node *out, uint32_t max
         const struct peer *p = LIST_ENTRY(it, const struct peer, all);
         if (p->kind != PEER_NODE) continue;
         out[n] = p->info;
-        if (p->info.epoch != k->key_epoch) out[n].blocks_used = out[n].slots_used = 0; // the route goes without it
+        if (p->info.epoch != k->epoch) out[n].blocks_used = out[n].slots_used = 0; // the route goes without it
         out[n].sent_bytes = link_sent_bytes(p->link);
         out[n++].received_bytes = link_received_bytes(p->link);
     }
     return n;
+}
+
+uint64_t links_waited(const struct links *k) {
+    uint64_t sum = k->waited_gone;
+    for (const struct list *it = k->peers.next; it != &k->peers; it = it->next)
+        sum += LIST_ENTRY(it, const struct peer, all)->info.waited;
+    return sum;
 }

@@ -31,6 +31,7 @@ void links_enrol(struct peer *p, const struct link_frame *f) {
     answer.cert_bytes = (uint32_t)bytes;
     answer.ca_bytes = (uint32_t)ca_certificate(k->ca, answer.ca);
     LOG_I("links", "%s is enrolled as %s", link_peer_address(p->link), name);
+    p->enrolled = true;
     link_send_control(p->link, (struct frame_header){.type = FRAME_ENROLLED},
                       control_put_enrolled(k->control, &answer));
     // The node closes when it has read this; if it does not, the deadline for new connections will.

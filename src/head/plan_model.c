@@ -2,6 +2,7 @@
 
 #include "head/head_internal.h"
 #include "engine/stage.h"
+#include "replay/budget.h"
 
 // Every CPU backend stores a weight in the same number of bytes, so the reference one tells for all.
 int head_plan_model(const struct hparams *p, const struct run_mode *mode, uint32_t max_rows, struct plan_model *m,
@@ -11,6 +12,7 @@ int head_plan_model(const struct hparams *p, const struct run_mode *mode, uint32
     int rc = backend_cpu_new(&one, &be, e);
     if (rc) return rc;
     *m = (struct plan_model){.n_layers = p->n_layers, .scratch_bytes = stage_scratch_bytes(p, max_rows, false)};
+    m->log_block_bytes = budget_block_bytes(p->hidden);
     m->embed_bytes = model_layer_bytes(p, mode, be->ops, 0, 0);
     m->head_bytes = model_layer_bytes(p, mode, be->ops, p->n_layers, p->n_layers);
     uint64_t head_weights = m->head_bytes;

@@ -57,6 +57,26 @@ static uint32_t pick_ready(struct sched *s, struct list *picked) {
     return n;
 }
 
+enum {
+    SLICES_A_STAGE = 4, // slices of a prompt for each stage: the route fills and empties within a share of 1 / (1 + 4)
+    SLICE_MIN = 128     // rows that still use a matrix that was read from memory well
+};
+
+// Rows of prefill in one step. One stage takes a whole chunk. Several can only work at the same time on slices, and a
+// row that decodes behind a slice waits for all of it at each stage.
+static uint32_t prefill_rows(const struct sched *s, uint32_t n_decode) {
+    uint32_t room = s->config.chunk_rows - n_decode, longest = 0;
+    if (s->n_stages == 1) return room;
+    LIST_EACH(it, &s->prefill) {
+        const struct seq *q = LIST_ENTRY(it, struct seq, work);
+        if (q->n_tokens > longest) longest = q->n_tokens;
+    }
+    uint32_t slice = longest / (SLICES_A_STAGE * s->n_stages);
+    slice = kv_blocks_of(slice) * LIMIT_BLOCK_TOKENS;
+    if (slice < SLICE_MIN || s->n_running > s->n_prefill) slice = SLICE_MIN;
+    return slice < room ? slice : room;
+}
+
 static void pick_prefill(struct sched *s, struct list *picked, uint32_t rows) {
     while (rows > 0 && !list_is_empty(&s->prefill)) {
         struct seq *q = LIST_ENTRY(list_pop_front(&s->prefill), struct seq, work);
@@ -109,7 +129,7 @@ const struct step *sched_form(struct sched *s) {
     struct list picked;
     list_init(&picked);
     uint32_t n_decode = pick_ready(s, &picked);
-    pick_prefill(s, &picked, s->config.chunk_rows - n_decode);
+    pick_prefill(s, &picked, prefill_rows(s, n_decode));
     if (list_is_empty(&picked) && !kv_owes_releases(s->kv)) return NULL;
 
     step_clear(s->step);

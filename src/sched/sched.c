@@ -104,10 +104,21 @@ static bool seq_fail_if_too_long(struct sched *s, struct seq *q) {
     return true;
 }
 
+static int check_tokens(const struct sched *s, const char *of, const int32_t *tokens, uint32_t n, struct err *e) {
+    for (uint32_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= s->config.n_vocab)
+            return err_set(e, ERR_USAGE, "%s: token %d at %u is not in 0 .. %u", of, tokens[i], i,
+                           s->config.n_vocab - 1);
+    return ERR_OK;
+}
+
 static int check_request(const struct sched *s, const struct gen_request *r, struct err *e) {
     const struct sampling *p = &r->sampling;
     if (r->n_prompt < 1) return err_set(e, ERR_USAGE, "prompt: at least one token is needed");
     if (r->max_tokens < 1) return err_set(e, ERR_USAGE, "max_tokens: at least 1 is needed");
+    if (r->n_known >= r->max_tokens)
+        return err_set(e, ERR_USAGE, "%u tokens of the answer are known: all of max_tokens %u", r->n_known,
+                       r->max_tokens);
     if (r->n_prompt > s->config.max_context || r->max_tokens > s->config.max_context - r->n_prompt)
         return err_set(e, ERR_LIMIT, "prompt of %u tokens and max_tokens %u exceed the context of %u tokens",
                        r->n_prompt, r->max_tokens, s->config.max_context);
@@ -120,11 +131,8 @@ static int check_request(const struct sched *s, const struct gen_request *r, str
     if (!isfinite(p->temperature) || p->temperature < 0 || !(p->top_p > 0 && p->top_p <= 1) ||
         !(p->min_p >= 0 && p->min_p <= 1))
         return err_set(e, ERR_USAGE, "sampling: temperature >= 0, top_p in (0, 1] and min_p in [0, 1] are needed");
-    for (uint32_t i = 0; i < r->n_prompt; i++)
-        if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= s->config.n_vocab)
-            return err_set(e, ERR_USAGE, "prompt: token %d at %u is not in 0 .. %u", r->prompt[i], i,
-                           s->config.n_vocab - 1);
-    return ERR_OK;
+    int rc = check_tokens(s, "prompt", r->prompt, r->n_prompt, e);
+    return rc ? rc : check_tokens(s, "answer", r->known, r->n_known, e);
 }
 
 int sched_submit(struct sched *s, uint64_t id, const struct gen_request *r, struct err *e) {
@@ -141,12 +149,14 @@ int sched_submit(struct sched *s, uint64_t id, const struct gen_request *r, stru
     q->state = SEQ_WAITING;
     q->id = id;
     q->slot = KV_NONE;
-    q->n_prompt = q->n_tokens = r->n_prompt;
+    q->n_prompt = r->n_prompt;
+    q->n_tokens = r->n_prompt + r->n_known;
     q->n_total = n_total;
     q->sampling = r->sampling;
     q->n_stop_ids = r->n_stop_ids;
     memcpy(q->stop_ids, r->stop_ids, sizeof q->stop_ids);
     memcpy(q->tokens, r->prompt, r->n_prompt * sizeof q->tokens[0]);
+    if (r->n_known) memcpy(q->tokens + r->n_prompt, r->known, r->n_known * sizeof q->tokens[0]);
     list_init(&q->work);
     list_push_back(&s->waiting, &q->order);
     s->n_waiting++;

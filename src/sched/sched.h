@@ -4,7 +4,8 @@
 // Owns the sequences (prompt and every token drawn), the KV accounting and the steps in flight.
 //
 //   - Admission is first come, first served, against free blocks and max_seqs.
-//   - A step takes decode rows first; prefill chunks fill it up to chunk_rows, the sequences taking turns.
+//   - A step takes decode rows first; prefill chunks fill it up to chunk_rows, the sequences taking turns. With several
+//     stages a chunk is a slice of the prompt, so that they work on it at the same time and decode rows wait less.
 //   - Up to n_stages + 1 steps are in flight. At most n_stages of them decode, with an equal share of the sequences
 //     each: with fewer a stage would idle, with more each step would read all weights for fewer rows. The one more is
 //     for prefill, and hides the way to the head and back.
@@ -30,7 +31,7 @@ int sched_new(const struct sched_config *c, struct sched **s, struct err *e) MUS
 void sched_free(struct sched *s);
 
 // ERR_LIMIT: can never fit; ERR_USAGE: a token or a sampling parameter out of range; ERR_UNAVAILABLE: the queue is
-// full.
+// full. An answer that goes on (r->n_known) is computed from prompt and known tokens, as after a preemption.
 int sched_submit(struct sched *s, uint64_t id, const struct gen_request *r, struct err *e) MUST_CHECK;
 // Frees its blocks at once; the stages hear of it with the next step. Unknown or finished: nothing happens.
 void sched_cancel(struct sched *s, uint64_t id);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FAKE_LIVE_MAX = 1024, FAKE_SCRIPT_MAX = 4096 };
+enum { FAKE_LIVE_MAX = 1024, FAKE_SCRIPT_MAX = 4096, FAKE_SAVED_MAX = 64 };
 
 struct fake_live {
     uint64_t id;
@@ -16,6 +16,14 @@ struct fake_live {
     struct gen_request request; // prompt is not kept
     uint32_t n_sent;
     bool cancelled;
+};
+
+// What a journal would hold of a request.
+struct fake_saved {
+    struct gen_restored r;
+    int32_t prompt[64], known[FAKE_SCRIPT_MAX];
+    uint8_t keep[LIMIT_KEEP_BYTES];
+    bool forgotten;
 };
 
 struct fake_head {
@@ -39,7 +47,54 @@ struct fake_head {
     uint32_t n_submitted, n_cancelled, last_n_prompt;
     struct gen_request last;
     int32_t last_prompt[64];
+    struct fake_saved *saved[FAKE_SAVED_MAX];
+    uint32_t n_saved;
 };
+
+static inline struct fake_saved *fake_find_saved(struct fake_head *f, uint64_t id) {
+    for (uint32_t i = 0; i < f->n_saved; i++)
+        if (f->saved[i]->r.id == id) return f->saved[i];
+    return NULL;
+}
+
+static inline void fake_save(struct fake_head *f, uint64_t id, const struct gen_request *r) {
+    if (!r->keep || r->restored || f->n_saved == FAKE_SAVED_MAX) return;
+    struct fake_saved *s = calloc(1, sizeof *s);
+    f->saved[f->n_saved++] = s;
+    s->r = (struct gen_restored){.id = id, .request = *r};
+    memcpy(s->prompt, r->prompt, (r->n_prompt < 64 ? r->n_prompt : 64) * sizeof *s->prompt);
+    memcpy(s->keep, r->keep, r->keep_bytes);
+    s->r.request.prompt = s->prompt;
+    s->r.request.known = s->known;
+    s->r.request.keep = s->keep;
+    s->r.request.restored = true;
+}
+
+static inline void fake_forget(void *head, uint64_t id) {
+    struct fake_head *f = head;
+    pthread_mutex_lock(&f->lock);
+    struct fake_saved *s = fake_find_saved(f, id);
+    if (s) s->forgotten = true;
+    pthread_mutex_unlock(&f->lock);
+}
+
+static inline uint32_t fake_n_unforgotten(struct fake_head *f) {
+    uint32_t n = 0;
+    pthread_mutex_lock(&f->lock);
+    for (uint32_t i = 0; i < f->n_saved; i++) n += !f->saved[i]->forgotten;
+    pthread_mutex_unlock(&f->lock);
+    return n;
+}
+
+static inline void fake_restore(void *head, void (*take)(void *arg, const struct gen_restored *list, uint32_t n),
+                                void *arg) {
+    struct fake_head *f = head;
+    struct gen_restored list[FAKE_SAVED_MAX];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n_saved; i++)
+        if (!f->saved[i]->forgotten) list[n++] = f->saved[i]->r;
+    take(arg, list, n);
+}
 
 static inline int fake_submit(void *head, const struct gen_request *r, struct gateway_sink *sink, uint64_t *id,
                               struct err *e) {
@@ -52,8 +107,9 @@ static inline int fake_submit(void *head, const struct gen_request *r, struct ga
         rc = err_set(e, ERR_LIMIT, "the fake head is full");
     } else {
         if (f->submit_left) f->submit_left--;
-        *id = ++f->next_id;
-        f->live[f->n_live++] = (struct fake_live){.id = *id, .sink = sink, .request = *r};
+        if (!r->restored) *id = ++f->next_id;
+        f->live[f->n_live++] = (struct fake_live){.id = *id, .sink = sink, .request = *r, .n_sent = r->n_known};
+        fake_save(f, *id, r);
         f->n_submitted++;
         f->last = *r;
         f->last_n_prompt = r->n_prompt;
@@ -108,6 +164,9 @@ static inline void fake_run(void *arg) {
             } else {
                 i++;
             }
+            struct fake_saved *s = due && ev.token >= 0 ? fake_find_saved(f, ev.id) : NULL;
+            if (s) s->known[s->r.request.n_known++] = ev.token;
+            if (s) s->r.finish = ev.finish;
             if (due) sink->event(sink, &ev);
         }
         pthread_mutex_unlock(&f->lock);
@@ -148,7 +207,14 @@ static inline void fake_init(struct fake_head *f) {
 }
 
 static inline struct gateway_ops fake_ops(struct fake_head *f) {
-    return (struct gateway_ops){f, fake_submit, fake_cancel, fake_health, fake_metrics, fake_status};
+    return (struct gateway_ops){.head = f,
+                                .submit = fake_submit,
+                                .cancel = fake_cancel,
+                                .forget = fake_forget,
+                                .restore = fake_restore,
+                                .health = fake_health,
+                                .metrics = fake_metrics,
+                                .status = fake_status};
 }
 
 // Waits until the head works on n requests; false if that does not come about.
@@ -166,5 +232,6 @@ static inline bool fake_wait_live(struct fake_head *f, uint32_t n) {
 static inline void fake_fini(struct fake_head *f) {
     f->stop = true;
     thread_join(&f->thread);
+    for (uint32_t i = 0; i < f->n_saved; i++) free(f->saved[i]);
     pthread_mutex_destroy(&f->lock);
 }

@@ -52,6 +52,7 @@ static inline int fx_start(void **state) {
         .idle_ms = fx.config.idle_ms,
         .stall_ms = fx.config.stall_ms,
         .heartbeat_ms = fx.config.heartbeat_ms,
+        .resume_ms = fx.config.resume_ms,
         .model = {.id = "demo",
                   .created_s = 1700000000,
                   .context = 512,

@@ -13,7 +13,8 @@ struct bench {
     struct brain *b;
     uint64_t now;
     uint32_t n_loads, n_steps, n_events, n_drops, n_ups, n_downs;
-    struct brain_load load[8];
+    struct cluster_action load[8];
+    uint64_t fed; // who holds stage 0
     struct gen_event event[64];
     char text[400];
     struct step_result result; // of the last step
@@ -28,6 +29,7 @@ static struct brain_config config_of(uint32_t n_layers) {
     c.wait_for_node_us = 3000 * MS;
     c.heartbeat_us = 100 * MS;
     c.node_timeout_us = 500 * MS;
+    c.suspect_us = 250 * MS;
     c.step_deadline_us = 1000 * MS;
     c.load_deadline_us = 1000 * MS;
     return c;
@@ -41,14 +43,23 @@ static struct bench make(uint32_t n_layers) {
     return t;
 }
 
+static void take(struct bench *t, const struct cluster_action *a) {
+    t->n_loads += a->type == CLUSTER_LOAD;
+    t->n_drops += a->type == CLUSTER_DROP_NODE;
+    t->n_ups += a->type == CLUSTER_ROUTE_UP;
+    t->n_downs += a->type == CLUSTER_ROUTE_DOWN;
+    if (a->type == CLUSTER_LOAD) t->load[t->n_loads - 1] = *a;
+    if (a->type == CLUSTER_FEED) t->fed = a->next[0].node;
+}
+
 // Takes all actions; each step is answered in result with token 40 + its id.
 static void drain(struct bench *t) {
     struct brain_action a;
     t->n_loads = t->n_steps = t->n_events = t->n_drops = t->n_ups = t->n_downs = 0;
     while (brain_next(t->b, &a)) {
         switch (a.type) {
-        case ACT_LOAD:
-            t->load[t->n_loads++] = a.load;
+        case ACT_CLUSTER:
+            take(t, &a.cluster);
             break;
         case ACT_STEP:
             t->n_steps++;
@@ -62,15 +73,6 @@ static void drain(struct bench *t) {
         case ACT_EVENT:
             t->event[t->n_events++] = a.event;
             if (a.event.text) snprintf(t->text, sizeof t->text, "%s", a.event.text);
-            break;
-        case ACT_DROP_NODE:
-            t->n_drops++;
-            break;
-        case ACT_ROUTE_UP:
-            t->n_ups++;
-            break;
-        case ACT_ROUTE_DOWN:
-            t->n_downs++;
             break;
         }
     }
@@ -90,7 +92,7 @@ static void up(struct bench *t, uint64_t node) {
     drain(t);
     assert_int_equal(t->n_loads, 1);
     assert_int_equal(t->load[0].node, node);
-    brain_node_ready(t->b, t->now, node, t->load[0].epoch);
+    brain_node_ready(t->b, t->now, node, t->load[0].epoch, 0);
 }
 
 static void test_one_node_answers(void **state) {
@@ -107,14 +109,14 @@ static void test_one_node_answers(void **state) {
     assert_int_equal(submit(&t, 2, 5, 2, &e), ERR_OK);
     drain(&t);
     assert_int_equal(t.n_steps, 1);
-    brain_step_result(t.b, t.now, &t.result);
+    brain_step_result(t.b, t.now, t.fed, &t.result);
     drain(&t);
     assert_int_equal(t.n_events, 1);
     assert_int_equal(t.event[0].token, 41);
     assert_int_equal(t.event[0].finish, GEN_GOING);
     struct step_result again = t.result;
-    brain_step_result(t.b, t.now, &again);
-    brain_step_result(t.b, t.now, &again);
+    brain_step_result(t.b, t.now, t.fed, &again);
+    brain_step_result(t.b, t.now, t.fed, &again);
     drain(&t);
     assert_int_equal(t.event[0].token, 42);
     assert_int_equal(t.event[0].finish, GEN_LENGTH);
@@ -134,7 +136,7 @@ static void test_a_request_survives_its_node(void **state) {
     up(&t, 1);
     submit(&t, 9, 5, 3, &e);
     drain(&t);
-    brain_step_result(t.b, t.now, &t.result);
+    brain_step_result(t.b, t.now, t.fed, &t.result);
     drain(&t);
     struct step_result stale = t.result;
     brain_node_lost(t.b, t.now, 1, "reset");
@@ -146,12 +148,12 @@ static void test_a_request_survives_its_node(void **state) {
     drain(&t);
     assert_int_equal(t.n_events, 0);
     up(&t, 2);
-    brain_step_result(t.b, t.now, &stale);
+    brain_step_result(t.b, t.now, t.fed, &stale);
     drain(&t);
     assert_int_equal(t.n_events, 0);
     assert_int_equal(t.n_steps, 1);
     assert_int_equal(t.result.epoch, 2);
-    brain_step_result(t.b, t.now, &t.result);
+    brain_step_result(t.b, t.now, t.fed, &t.result);
     drain(&t);
     assert_int_equal(t.event[0].index, 1); // goes on where it was
     brain_cancel(t.b, t.now, 9);
@@ -190,7 +192,7 @@ static void test_a_node_that_always_fails_to_load(void **state) {
     struct err e;
     brain_node_joined(t.b, t.now, 1, 1000);
     drain(&t);
-    brain_node_ready(t.b, t.now, 1, t.load[0].epoch);
+    brain_node_ready(t.b, t.now, 1, t.load[0].epoch, 0);
     drain(&t);
     assert_int_equal(submit(&t, 1, 10, 5, &e), ERR_OK);
     drain(&t);
@@ -220,10 +222,76 @@ static void test_nonsense_from_the_last_stage(void **state) {
     submit(&t, 9, 5, 3, &e);
     drain(&t);
     t.result.entry[0].token = VOCAB;
-    brain_step_result(t.b, t.now, &t.result);
+    brain_step_result(t.b, t.now, t.fed, &t.result);
     drain(&t);
     assert_int_equal(t.n_drops, 1);
     assert_int_equal(t.n_events, 0);
+    brain_free(t.b);
+}
+
+// Two nodes hold the stage: when the first one dies, the request goes on in the same epoch with the same steps.
+static void test_a_shadow_goes_on(void **state) {
+    (void)state;
+    struct brain_config c = config_of(4);
+    struct bench t = {.now = 1};
+    struct brain_status s;
+    struct err e;
+    c.redundancy = REDUNDANCY_SHADOW;
+    c.wish.max_stages = 1;
+    c.min_nodes = 2;
+    c.first_epoch = 7;
+    assert_int_equal(brain_new(&c, &t.b, &e), ERR_OK);
+    brain_node_joined(t.b, t.now, 1, 5000);
+    brain_node_joined(t.b, t.now, 2, 5000);
+    drain(&t);
+    assert_int_equal(t.n_loads, 2);
+    assert_int_equal(t.load[0].epoch, 7);
+    brain_node_ready(t.b, t.now, 2, 7, 0);
+    brain_node_ready(t.b, t.now, 1, 7, 0);
+    submit(&t, 9, 5, 3, &e);
+    drain(&t);
+    assert_int_equal(t.fed, 1);
+    brain_step_result(t.b, t.now, 1, &t.result);
+    drain(&t);
+    assert_int_equal(t.n_events, 1);
+    struct cluster_stage_state state1 = {.accepted = 2, .done = 1};
+    brain_heartbeat(t.b, t.now, 1, 7, &state1, 1, 0);
+    assert_int_equal(brain_stable(t.b), 0); // the shadow did not say that it has the first step
+    brain_heartbeat(t.b, t.now, 2, 7, &state1, 1, 0);
+    assert_int_equal(brain_stable(t.b), 1);
+    brain_node_lost(t.b, t.now, 1, "reset");
+    drain(&t);
+    assert_int_equal(t.n_downs + t.n_steps, 0);
+    assert_int_equal(t.fed, 2);
+    brain_step_result(t.b, t.now, 2, &t.result);
+    brain_step_result(t.b, t.now, 2, &t.result); // twice is once
+    drain(&t);
+    assert_int_equal(t.n_events, 1);
+    assert_int_equal(t.event[0].index, 1);
+    brain_status(t.b, &s);
+    assert_int_equal(s.cluster.n_promotions, 1);
+    assert_int_equal(s.n_route_changes, 1);
+    brain_node_leave(t.b, t.now, 2, true, "pause");
+    brain_node_failed(t.b, t.now, 2, 7, 0, true, "nobody asked");
+    brain_node_fed(t.b, t.now, 2, 7, 0);
+    drain(&t);
+    assert_int_equal(t.n_drops + t.n_downs, 0);
+    brain_free(t.b);
+}
+
+static void test_a_restored_request_waits(void **state) {
+    (void)state;
+    struct bench t = make(4);
+    struct err e;
+    int32_t prompt[3] = {1, 2, 3};
+    struct gen_request r = {.prompt = prompt, .n_prompt = 3, .max_tokens = 4, .restored = true};
+    r.sampling.top_p = 1;
+    assert_int_equal(brain_submit(t.b, t.now, 5, &r, &e), ERR_OK);
+    drain(&t);
+    assert_int_equal(t.n_steps + t.n_events, 0);
+    up(&t, 1);
+    drain(&t);
+    assert_int_equal(t.n_steps, 1);
     brain_free(t.b);
 }
 
@@ -246,6 +314,8 @@ int main(void) {
         cmocka_unit_test(test_nobody_comes),
         cmocka_unit_test(test_a_node_that_always_fails_to_load),
         cmocka_unit_test(test_nonsense_from_the_last_stage),
+        cmocka_unit_test(test_a_shadow_goes_on),
+        cmocka_unit_test(test_a_restored_request_waits),
         cmocka_unit_test(test_bad_configuration),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -254,6 +254,23 @@ static void test_decode_fills_the_pipeline_evenly(void **state) {
     bench_free(b);
 }
 
+// Two stages: a prompt of 960 tokens goes in slices of 128 (960 / 8, whole blocks, and no less than that), three of
+// which travel at once; behind a sequence that decodes too.
+static void test_a_prompt_is_sliced_for_several_stages(void **state) {
+    (void)state;
+    struct bench *b = bench_new(512, 8, 2, 100);
+    assert_int_equal(submit(b, 1, 960, 4), ERR_OK);
+    for (int i = 0; i < 3; i++) assert_int_equal(go(b)->n_rows, 128);
+    assert_null(go(b));
+    back(b);
+    assert_int_equal(go(b)->n_rows, 128);
+    bench_free(b);
+    b = bench_new(512, 8, 1, 100);
+    assert_int_equal(submit(b, 1, 960, 4), ERR_OK);
+    assert_int_equal(go(b)->n_rows, 512);
+    bench_free(b);
+}
+
 static void test_one_stage_decodes_all_at_once(void **state) {
     (void)state;
     struct bench *b = bench_new(200, 16, 1, 40);
@@ -397,6 +414,39 @@ static void test_new_route_computes_again_in_order(void **state) {
     bench_free(b);
 }
 
+// An answer of which an earlier process told k tokens goes on with token k, and is the same answer.
+static void test_an_answer_that_goes_on(void **state) {
+    (void)state;
+    enum { PROMPT = 70, TOKENS = 90 };
+    struct bench *whole = bench_new(64, 8, 2, 40);
+    submit(whole, 1, PROMPT, TOKENS);
+    run_out(whole);
+    int32_t prompt[PROMPT];
+    for (uint32_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)((i * 7 + 1) % VOCAB);
+    struct gen_request r = {.prompt = prompt, .n_prompt = PROMPT, .max_tokens = TOKENS, .known = whole->got[1]};
+    r.sampling = (struct sampling){.top_p = 1, .seed = 1};
+    struct err e;
+    for (uint32_t known = 0; known < TOKENS; known += 29) {
+        struct bench *b = bench_new(64, 8, 2, 40);
+        r.n_known = known;
+        assert_int_equal(sched_submit(b->s, 1, &r, &e), ERR_OK);
+        memcpy(b->got[1], whole->got[1], known * sizeof b->got[1][0]);
+        b->n_got[1] = known; // take_events checks that the first index is this
+        run_out(b);
+        assert_answer(b, 1, PROMPT, TOKENS);
+        bench_free(b);
+    }
+    struct bench *b = bench_new(64, 8, 2, 40);
+    r.n_known = TOKENS;
+    assert_int_equal(sched_submit(b->s, 1, &r, &e), ERR_USAGE);
+    int32_t bad = VOCAB;
+    r.known = &bad;
+    r.n_known = 1;
+    assert_int_equal(sched_submit(b->s, 1, &r, &e), ERR_USAGE);
+    bench_free(b);
+    bench_free(whole);
+}
+
 static void test_what_can_never_fit(void **state) {
     (void)state;
     struct bench *b = bench_new(64, 8, 1, 5);
@@ -495,11 +545,13 @@ int main(void) {
         cmocka_unit_test(test_finish_by_stop_and_fault),
         cmocka_unit_test(test_prefill_takes_turns),
         cmocka_unit_test(test_decode_fills_the_pipeline_evenly),
+        cmocka_unit_test(test_a_prompt_is_sliced_for_several_stages),
         cmocka_unit_test(test_one_stage_decodes_all_at_once),
         cmocka_unit_test(test_cancel_frees_at_once),
         cmocka_unit_test(test_preemption_keeps_every_token),
         cmocka_unit_test(test_the_youngest_yields_and_comes_first_again),
         cmocka_unit_test(test_new_route_computes_again_in_order),
+        cmocka_unit_test(test_an_answer_that_goes_on),
         cmocka_unit_test(test_what_can_never_fit),
         cmocka_unit_test(test_bad_requests),
         cmocka_unit_test(test_results_that_lie),
