@@ -42,9 +42,9 @@ fuzz-%:
 	@$(BUILD) fuzz --target fuzz_$*
 	@scripts/fuzz-one build-fuzz/fuzz/fuzz_$* $(or $(SECS),60)
 
-# Nodes are killed and come back for SECS (300) seconds while requests run.
-chaos: loom
-	LOOM=$(CURDIR)/build/loom bash test/e2e/chaos.sh $(or $(SECS),300) $(SEED)
+# SECS (300) seconds of everything that can happen to machines and cables, in network namespaces, while requests run.
+chaos: release
+	LOOM=$(CURDIR)/build/loom python3 test/chaos/chaos.py --need-shadows --secs $(or $(SECS),300) --seed $(SEED)
 
 # Whole clusters in one process, one for each of SEEDS seeds from FIRST on.
 sim: release

@@ -32,6 +32,7 @@ if [ -z "${LOOM_URL:-}" ]; then
     loom=${LOOM:-$root/build/loom}
     model=${MODEL:-$root/models/loom-demo}
     work=$(mktemp -d)
+    : >"$work/out"
     "$loom" serve "$model" --local-nodes 2 --listen 127.0.0.1:0 --state "$work/state" \
         >"$work/out" 2>"$work/err" &
     server=$!

@@ -44,15 +44,19 @@ node two "$(token)"
 ok "the second joins" within 30 nodes_are 2
 node three "$(token)"
 ready
-ok "three stages, split by memory" equal "[[0, 4], [4, 8], [8, 12]]" "$(layers)"
+ok "three stages, split by memory" equal "[[0, 3], [3, 7], [7, 12]]" "$(layers)"
 ok "nobody else" nodes_are 3
+all_have_shadows() { status_is '[[h["role"] for h in s["holders"]] for s in d["stages"]] == [["serving", "shadow"]] * len(d["stages"])' True; }
+ok "each with a shadow" within 60 all_have_shadows
+ok "each node serves one of them" status_is 'sorted(n["name"] for s in d["stages"] for n in d["nodes"] if n["node"] == s["node"])' "['one', 'three', 'two']"
 
 say "what they fetched"
 for name in one two three; do
-    ok "$name keeps only its layers" test "$(bytes_in "$WORK/$name.state")" -lt $(($(weights) * 2 / 3))
+    ok "$name keeps only what it holds" test "$(bytes_in "$WORK/$name.state")" -lt $(($(weights) * 9 / 10))
     ok "$name keeps them" test "$(bytes_in "$WORK/$name.state")" -gt $(($(weights) / 6))
 done
-ok "status as text" sh -c "'$LOOM' status --url '$URL' | grep -q 'three.*8-11'"
+ok "status as text" sh -c "'$LOOM' status --url '$URL' | grep -q 'three.* 7-11 .*serving'"
+ok "with the shadow" sh -c "'$LOOM' status --url '$URL' | grep -q ' 7-11 .*shadow'"
 "$LOOM" status --url "$URL" --json >"$WORK/status"
 ok "status as JSON" equal "three 3" "$(value '"%s %d" % (d["nodes"][2]["name"], len(d["stages"]))' <"$WORK/status")"
 load make --n 8 --tokens 120 --kind long >"$WORK/requests"
@@ -69,13 +73,14 @@ ok "it is known" within 30 nodes_are 3
 three_stages() { route_is 3; }
 ok "and used again" within 60 three_stages
 node_of_one() { status '[n for n in d["nodes"] if n["name"] == "one"][0]["received_bytes"]'; }
-LAYERS_ONE=$(status '[n["layers"] for n in d["nodes"] if n["name"] == "one"][0]')
+layers_of_one() { status '[s["layers"] for s in d["stages"] for n in d["nodes"] if n["name"] == "one" and n["node"] == s["node"]]'; }
+LAYERS_ONE=$(layers_of_one)
 end one
 ok "it is gone again" within 30 nodes_are 2
 BEFORE=$(bytes_in "$WORK/one.state")
 node one "127.0.0.1:$PORT"
 ok "it is back again" within 60 three_stages
-ok "the same layers" equal "$LAYERS_ONE" "$(status '[n["layers"] for n in d["nodes"] if n["name"] == "one"][0]')"
+ok "the same layers" equal "$LAYERS_ONE" "$(layers_of_one)"
 ok "nothing new in the cache" equal "$BEFORE" "$(bytes_in "$WORK/one.state")"
 ok "nothing fetched but the little that steps need" test "$(status 'int([n["sent_bytes"] for n in d["nodes"] if n["name"] == "one"][0] < 4000000)')" = 1
 
@@ -98,8 +103,17 @@ load make --n 8 --tokens 500 --kind long >"$WORK/requests"
 must "the undisturbed answers" load run "$LOOM" "$MODEL" "$WORK/requests" --out "$WORK/want"
 
 say "kill -9 of a node, and a new one in its place"
-kill_two() { kill9 two; }
+ok "each stage has its shadow" within 60 all_have_shadows
+EPOCH=$(status 'd["epoch"]')
+WERE=$(status 'd["promotions"]')
+kill_two() {
+    kill9 two
+    ok "its shadow serves" within 30 promoted
+    ok "without a new route" status_is 'd["epoch"]' "$EPOCH"
+}
+promoted() { [ "$(status 'd["promotions"]')" -gt "$WERE" ] 2>/dev/null; }
 disturbed "SIGKILL" kill_two
+ok "no step waited for a shadow" status_is 'd["waited"]' 0
 ok "two stages are left" within 30 route_is 2
 node two "127.0.0.1:$PORT"
 ok "it comes back" within 60 three_stages

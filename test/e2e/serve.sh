@@ -65,7 +65,7 @@ end second
 ok "no process is left" equal "" "$(tagged)"
 
 say "three nodes on this machine"
-serve local "$MODEL" --local-nodes 3 --threads 1 --context 2048
+serve local "$MODEL" --local-nodes 3 --threads 1 --context 2048 --resume-seconds 0
 ready
 ok "three stages" route_is 3
 
@@ -78,7 +78,7 @@ ok "its shape" equal "chat.completion assistant length 40 True" "$(got '"%s %s %
 post "$CHAT" "$(body 'max_tokens=40, stream=True, stream_options={"include_usage": True}')" -N >"$WORK/stream"
 python3 - "$WORK/stream" >"$WORK/answer" <<'END'
 import json, sys
-events = [l[6:] for l in open(sys.argv[1], encoding="utf-8").read().split("\n\n") if l.startswith("data: ")]
+events = [l[6:].rstrip("\n") for l in open(sys.argv[1], encoding="utf-8") if l.startswith("data: ")]
 assert events[-1] == "[DONE]"
 events = [json.loads(e) for e in events[:-1]]
 text = "".join(c["delta"].get("content") or "" for e in events for c in e["choices"])
@@ -146,8 +146,9 @@ GONE=$(date +%s%N)
 { kill -KILL "${STREAMS[@]}" && wait "${STREAMS[@]}"; } 2>/dev/null
 ok "no stage holds a block any more" within 15 at_rest
 echo "blocks were free on all stages $((($(date +%s%N) - GONE) / 1000000)) ms after the clients were killed"
-ok "the metrics count them" test "$(curl -s "$URL/metrics" | sed -n 's/^loom_http_disconnects_total //p')" -ge 6
-for name in loom_ready loom_nodes loom_kv_blocks loom_tokens_total loom_http_requests_total; do
+all_counted() { [ "$(curl -s "$URL/metrics" | sed -n 's/^loom_http_disconnects_total //p')" -ge 6 ]; }
+ok "the metrics count them" within 20 all_counted
+for name in loom_ready loom_nodes loom_kv_blocks loom_tokens_total loom_http_requests_total loom_promotions_total loom_waited_total 'loom_holders{role="shadow"} 3'; do
     ok "metric $name" sh -c "curl -s '$URL/metrics' | grep -q '^$name'"
 done
 
@@ -158,7 +159,9 @@ printf 'My name is Ada. I live in Paris and I have a owl.\nWhat animal do I have
 ok "chat remembers" grep -q owl "$WORK/chat"
 ok "chat without a server" sh -c "! '$LOOM' chat --url http://127.0.0.1:1 -p A 2>/dev/null"
 ok "status" "$LOOM" status --url "$URL" >"$WORK/out"
-ok "status names the nodes" equal 3 "$(grep -c 'node-[0-2]' "$WORK/out")"
+ok "status names the nodes" equal 3 "$(grep -c 'node-[0-2] .*serving' "$WORK/out")"
+ok "and their shadows" equal 3 "$(grep -c 'node-[0-2] .*shadow' "$WORK/out")"
+ok "a kind of redundancy that there is not: 2" sh -c "'$LOOM' serve '$MODEL' --redundancy both 2>/dev/null; test \$? -eq 2"
 ok "status --json" equal "$(status 'd["epoch"]')" "$("$LOOM" status --url "$URL" --json | value 'd["epoch"]')"
 ok "status of nobody: 1" sh -c "'$LOOM' status --url http://127.0.0.1:1 2>/dev/null; test \$? -eq 1"
 

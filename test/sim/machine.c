@@ -1,5 +1,7 @@
 #include "state.h"
 
+#include <string.h>
+
 // A machine and the node on it. A frozen one takes nothing and does nothing until it thaws (handle() in world.c puts
 // its events off); one whose device hangs goes on with its heartbeats.
 
@@ -9,155 +11,157 @@ uint32_t machine_of(const struct world *w, uint64_t session) {
     return 0;
 }
 
-void machine_forget(struct machine *m) {
-    m->boot++;
-    m->session = 0;
-    m->busy = m->hung = m->stuck = false;
-    m->load.epoch = 0;
-    m->loaded_bytes = 0;
-    msg_free(m->now);
-    m->now = NULL;
-    for (struct list *l; (l = list_pop_front(&m->inbox));) msg_free(LIST_ENTRY(l, struct msg, link));
+// An event that is void if the machine does not live that long.
+void machine_at(struct world *w, struct machine *m, uint64_t in_us, int type, uint32_t what) {
+    net_at(&w->net, w->net.now_us + in_us, type, m->who, m->boot << 32 | what);
 }
 
-void machine_boot(struct world *w, uint32_t who) {
-    struct machine *m = w->machine[who];
+void machine_send(struct world *w, struct machine *m, enum msg_type type, uint32_t epoch, uint32_t stage) {
+    net_send(&w->net, m->who, 0, msg_new(type, m->session, epoch, stage));
+}
+
+void machine_forget(struct machine *m) {
+    for (uint32_t i = 0; i < PARTS_MAX; i++)
+        if (m->parts[i].id) part_free(&m->parts[i]);
+    m->boot++;
+    m->session = m->loaded_bytes = m->stable = 0;
+    m->epoch = m->n_resident = 0;
+    m->leaving = m->may_leave = false;
+    m->hot = m->lazy = (struct thread){0};
+    memset(m->incoming, 0, sizeof m->incoming);
+}
+
+void machine_boot(struct world *w, struct machine *m) {
     if (m->session) return;
     m->session = ++w->session;
-    m->stage.epoch = 0;
-    struct msg *join = msg_new(MSG_JOIN, m->session, 0);
+    for (uint32_t i = 1; i <= w->n_machines; i++)
+        for (uint32_t k = 0; k < CONNECTIONS_MAX; k++)
+            if (w->machine[i]->incoming[k].from == m->who) w->machine[i]->incoming[k] = (struct incoming){0};
+    struct msg *join = msg_new(MSG_JOIN, m->session, 0, 0);
     join->bytes = m->memory_bytes;
-    world_tell(w, who, "joins as %llu", (unsigned long long)m->session);
-    net_send(&w->net, who, 0, join);
-    net_at(&w->net, w->net.now_us + HEARTBEAT, EV_BEAT, who, m->boot);
+    world_tell(w, m->who, "joins as %llu", (unsigned long long)m->session);
+    net_send(&w->net, m->who, 0, join);
+    machine_at(w, m, HEARTBEAT, EV_BEAT, 0);
 }
 
-void machine_kill(struct world *w, uint32_t who) {
-    struct machine *m = w->machine[who];
-    if (!m->session) return;
-    world_tell(w, who, "killed");
-    if (world_chance(w, 50))
-        for (uint32_t to = 0; to <= w->n_machines; to++) net_drop(&w->net, who * NET_ENDS + to);
-    net_send(&w->net, who, 0, msg_new(MSG_RESET, m->session, 0));
-    // The stage before it sees the end of its link as well, perhaps sooner than the head.
+// Those who send it steps see the end of their links as well, sooner or later than the head.
+static void tell_neighbours(struct world *w, const struct machine *m) {
     for (uint32_t i = 1; i <= w->n_machines; i++) {
         struct machine *o = w->machine[i];
-        if (o->session && o->load.epoch && o->load.next_node == m->session && i != who && world_chance(w, 50))
-            net_send(&w->net, i, 0, msg_new(MSG_FAILED, o->session, o->load.epoch));
+        for (uint32_t k = 0; k < PARTS_MAX && o != m; k++)
+            for (uint32_t j = 0; o->parts[k].id && j < o->parts[k].n_next; j++)
+                if (o->parts[k].next[j].node == m->session && world_chance(w, 80))
+                    machine_at(w, o, world_between(w, 0, 5000), EV_DOWN, (uint32_t)o->parts[k].next[j].connection);
     }
+}
+
+void machine_kill(struct world *w, struct machine *m) {
+    if (!m->session) return;
+    world_tell(w, m->who, "killed");
+    if (world_chance(w, 50))
+        for (uint32_t to = 0; to <= w->n_machines; to++) net_drop(&w->net, m->who * NET_ENDS + to);
+    machine_send(w, m, MSG_RESET, 0, 0);
+    tell_neighbours(w, m);
+    if (w->watch_until_us) world_disturb(w, w->net.now_us + WATCH);
     machine_forget(m);
-    net_at(&w->net, w->net.now_us + world_between(w, 50, 3000) * MS, EV_BOOT, who, 0);
+    net_at(&w->net, w->net.now_us + world_between(w, 50, 3000) * MS, EV_BOOT, m->who, 0);
 }
 
-static void machine_loads(struct world *w, uint32_t who, const struct brain_load *l) {
-    struct machine *m = w->machine[who];
-    world_tell(w, who, "loads epoch %u: layers %u .. %u", l->epoch, l->a, l->b);
-    m->load = *l;
-    m->layers_left = l->b - l->a;
-    m->boot++; // what an earlier load or step had set going is void
-    m->busy = m->hung = false;
-    msg_free(m->now);
-    m->now = NULL;
-    m->stage.fault = w->fault;
-    toy_load(&m->stage, w->config.model.n_layers, l->a, l->b, l->n_blocks, l->epoch);
-    m->stuck = world_chance(w, w->load_fail_percent);
-    if (world_chance(w, w->load_fail_percent)) {
-        m->stuck = true;
-        net_send(&w->net, who, 0, msg_new(MSG_FAILED, m->session, l->epoch));
+void machine_beat(struct world *w, struct machine *m) {
+    struct cluster_stage_state states[PARTS_MAX];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < PARTS_MAX; i++) {
+        const struct part *p = &m->parts[i];
+        struct holder_counts c;
+        if (!p->id || p->state == PART_ENDED) continue;
+        holder_counts(p->holder, &c);
+        states[n++] = (struct cluster_stage_state){p->stage, c.accepted, c.done, c.waiting_rows * 20u};
     }
-    net_at(&w->net, w->net.now_us + world_between(w, 1, 20) * MS, EV_LAYER, who, m->boot);
-    net_at(&w->net, w->net.now_us + HEARTBEAT, EV_BEAT, who, m->boot);
-}
-
-void machine_layer(struct world *w, uint32_t who) {
-    struct machine *m = w->machine[who];
-    if (m->stuck) return;
-    m->loaded_bytes += 100;
-    if (--m->layers_left) {
-        net_at(&w->net, w->net.now_us + world_between(w, 1, 40) * MS, EV_LAYER, who, m->boot);
-        return;
-    }
-    world_tell(w, who, "ready for epoch %u", m->load.epoch);
-    net_send(&w->net, who, 0, msg_new(MSG_READY, m->session, m->load.epoch));
-}
-
-void machine_beat(struct world *w, uint32_t who) {
-    struct machine *m = w->machine[who];
-    struct msg *b = msg_new(MSG_BEAT, m->session, m->stage.epoch);
-    b->done_step = m->stage.last_step;
+    struct msg *b = msg_beat(m->session, m->epoch, states, n);
     b->bytes = m->loaded_bytes;
-    net_send(&w->net, who, 0, b);
-    net_at(&w->net, w->net.now_us + HEARTBEAT, EV_BEAT, who, m->boot);
+    net_send(&w->net, m->who, 0, b);
+    machine_at(w, m, HEARTBEAT, EV_BEAT, 0);
+    feed_check(w, m);
+    feed_pump_all(w, m);
+    part_pump(w, m);
 }
 
-// Takes what has arrived, in order, until there is a step to compute.
-static void machine_goes_on(struct world *w, uint32_t who) {
-    struct machine *m = w->machine[who];
-    while (!m->busy && !list_is_empty(&m->inbox)) {
-        struct msg *g = LIST_ENTRY(list_pop_front(&m->inbox), struct msg, link);
-        if (g->session != m->session) {
-            msg_free(g);
-        } else if (g->type == MSG_CLOSE) {
-            world_tell(w, who, "was dropped");
-            msg_free(g);
-            machine_forget(m);
-            net_at(&w->net, w->net.now_us + world_between(w, 20, 1500) * MS, EV_BOOT, who, 0);
-        } else if (g->type == MSG_LOAD) {
-            if (g->load.epoch > m->load.epoch) machine_loads(w, who, &g->load);
-            msg_free(g);
-        } else {
-            ASSERT(g->type == MSG_STEP, "message %d to a node", g->type);
-            m->now = g;
-            m->busy = true;
-            uint64_t cost = m->slow * (world_between(w, 500, 2000) + g->step.n_rows * 20u);
-            net_at(&w->net, w->net.now_us + cost, EV_DONE, who, m->boot);
-        }
+void machine_leaves(struct world *w, struct machine *m) {
+    if (!m->session || m->leaving) return;
+    world_tell(w, m->who, "wants to leave");
+    m->leaving = true;
+    struct msg *g = msg_new(MSG_LEAVE, m->session, 0, 0);
+    g->leave = true;
+    net_send(&w->net, m->who, 0, g);
+    if (world_chance(w, 30)) machine_at(w, m, world_between(w, 1, 2000) * MS, EV_RETURN, 0);
+}
+
+void machine_returns(struct world *w, struct machine *m) {
+    if (!m->leaving) return;
+    world_tell(w, m->who, "is free again");
+    m->leaving = m->may_leave = false;
+    machine_send(w, m, MSG_LEAVE, 0, 0);
+}
+
+// Whoever was told this is needed by nobody: it may be switched off without a word.
+static void may_leave(struct world *w, struct machine *m) {
+    for (uint32_t i = 0; i < PARTS_MAX; i++) {
+        const struct part *p = &m->parts[i];
+        if (p->id && p->state != PART_ENDED && p->epoch == w->epoch && w->route_up && m->leaving)
+            world_broken(w, "node %u may leave, and holds stage %u of epoch %u", m->who, p->stage, p->epoch);
     }
+    m->may_leave = true;
+    world_tell(w, m->who, "may leave");
+    if (world_chance(w, 50))
+        machine_at(w, m, world_between(w, 0, 20) * MS, EV_KILL, 0);
+    else
+        machine_at(w, m, world_between(w, 100, 2000) * MS, EV_RETURN, 0);
 }
 
-void machine_done(struct world *w, uint32_t who) {
-    struct machine *m = w->machine[who];
-    if (m->hung) return; // it beats, but the step never ends
-    struct msg *g = m->now;
-    struct err e;
-    static struct step_result result;
-    m->now = NULL;
-    m->busy = false;
-    switch (toy_run(&m->stage, &g->step, g->rows, &result, &e)) {
-    case TOY_DROPPED:
-        w->stats->n_stale_frames++;
+static void obey(struct world *w, struct machine *m, const struct cluster_action *a) {
+    struct part *p = part_find(m, a->epoch, a->stage);
+    switch (a->type) {
+    case CLUSTER_LOAD:
+        if (a->epoch >= m->epoch) part_load(w, m, a);
         break;
-    case TOY_BROKEN:
-        world_broken(w, "node %u, epoch %u: %s", who, g->step.epoch, e.text);
+    case CLUSTER_NEXT:
+        if (!p) break;
+        feed_set_next(w, p, a);
+        part_check_ready(w, p);
         break;
-    case TOY_RUN:
-        world_tell(w, who, "step %llu of epoch %u", (unsigned long long)g->step.id, g->step.epoch);
-        if (m->stage.b == m->stage.n_layers) {
-            net_send(&w->net, who, 0, msg_result(&result, m->session));
-        } else {
-            uint32_t next = machine_of(w, m->load.next_node);
-            if (next) net_send(&w->net, who, next, msg_step(&g->step, g->rows, m->load.next_node));
-        }
+    case CLUSTER_HOT:
+        if (p) part_hot(w, p, a->hot);
+        break;
+    case CLUSTER_UNLOAD:
+        if (p) part_end(w, p);
+        break;
+    case CLUSTER_MAY_LEAVE:
+        may_leave(w, m);
+        break;
+    case CLUSTER_FEED:
+    case CLUSTER_DROP_NODE:
+    case CLUSTER_ROUTE_UP:
+    case CLUSTER_ROUTE_DOWN:
+        ASSERT(false, "action %d for a node", a->type);
+    }
+    part_pump(w, m);
+}
+
+void machine_takes(struct world *w, struct machine *m, uint32_t from, struct msg *g) {
+    bool current = m->session && g->session == m->session;
+    if (current && g->type == MSG_CLOSE) {
+        world_tell(w, m->who, "was dropped");
+        tell_neighbours(w, m);
+        machine_forget(m);
+        net_at(&w->net, w->net.now_us + world_between(w, 20, 1500) * MS, EV_BOOT, m->who, 0);
+    } else if (current && g->type == MSG_ACTION) {
+        obey(w, m, g->action);
+    } else if (current && g->type == MSG_ATTACH) {
+        feed_attach(w, m, from, g);
+    } else if (current && g->type == MSG_ATTACHED) {
+        feed_attached(w, m, g->connection);
+    } else if (current) {
+        feed_arrived(w, m, g);
     }
     msg_free(g);
-    machine_goes_on(w, who);
-}
-
-// LOAD and CLOSE end what is being computed and void the frames that wait behind it.
-void machine_takes(struct world *w, uint32_t who, struct msg *g) {
-    struct machine *m = w->machine[who];
-    if (!m->session || g->session != m->session) {
-        msg_free(g);
-        return;
-    }
-    if (m->busy && g->type != MSG_STEP) {
-        m->boot++;
-        m->busy = false;
-        msg_free(m->now);
-        m->now = NULL;
-        net_at(&w->net, w->net.now_us + HEARTBEAT, EV_BEAT, who, m->boot);
-        for (struct list *l; (l = list_pop_front(&m->inbox));) msg_free(LIST_ENTRY(l, struct msg, link));
-    }
-    list_push_back(&m->inbox, &g->link);
-    machine_goes_on(w, who);
 }

@@ -47,47 +47,67 @@ bool net_pop(struct net *n, struct net_event *e) {
     return true;
 }
 
-struct msg *msg_new(enum msg_type type, uint64_t session, uint32_t epoch) {
+struct msg *msg_new(enum msg_type type, uint64_t session, uint32_t epoch, uint32_t stage) {
     struct msg *m = calloc(1, sizeof *m);
     ASSERT(m, "no memory");
     m->type = type;
     m->session = session;
     m->epoch = epoch;
+    m->stage = stage;
     return m;
 }
 
-struct msg *msg_step(const struct step *step, const struct toy_rows *rows, uint64_t session) {
-    struct msg *m = msg_new(MSG_STEP, session, step->epoch);
+static void *copy(const void *from, size_t bytes) {
+    void *to = malloc(bytes + 1);
+    ASSERT(to, "no memory");
+    if (bytes) memcpy(to, from, bytes);
+    return to;
+}
+
+struct msg *msg_step(enum msg_type type, uint64_t session, uint32_t stage, const struct step *step, const void *hidden,
+                     const uint8_t *fault) {
+    struct msg *m = msg_new(type, session, step->epoch, stage);
     size_t seqs = step->n_seqs * sizeof *step->seqs, tokens = step->n_rows * sizeof *step->tokens;
     size_t blocks = step->n_blocks * sizeof *step->blocks, releases = step->n_releases * sizeof *step->releases;
-    uint8_t *p = malloc(seqs + tokens + blocks + releases + 1);
-    m->rows = malloc(sizeof *m->rows);
-    ASSERT(p && m->rows, "no memory");
+    size_t rows = hidden ? step->n_rows * sizeof *m->hidden : 0, faults = hidden ? step->n_rows : 0;
+    uint8_t *p = malloc(rows + seqs + tokens + blocks + releases + faults + 1);
+    ASSERT(p, "no memory");
     m->memory = p;
+    if (hidden) m->hidden = memcpy(p, hidden, rows);
+    p += rows;
     m->step.seqs = (struct step_seq *)(void *)p;
     m->step.tokens = (int32_t *)(void *)(p + seqs);
     m->step.blocks = (uint32_t *)(void *)(p + seqs + tokens);
     m->step.releases = (uint32_t *)(void *)(p + seqs + tokens + blocks);
     step_copy(&m->step, step);
-    if (rows) {
-        memcpy(m->rows->hidden, rows->hidden, step->n_rows * sizeof rows->hidden[0]);
-        memcpy(m->rows->fault, rows->fault, step->n_rows * sizeof rows->fault[0]);
-    }
+    if (hidden) m->fault = memcpy(p + seqs + tokens + blocks + releases, fault, faults);
     return m;
 }
 
 struct msg *msg_result(const struct step_result *r, uint64_t session) {
-    struct msg *m = msg_new(MSG_RESULT, session, r->epoch);
-    m->result = malloc(sizeof *r);
-    ASSERT(m->result, "no memory");
-    *m->result = *r;
+    struct msg *m = msg_new(MSG_RESULT, session, r->epoch, 0);
+    m->result = copy(r, sizeof *r);
+    return m;
+}
+
+struct msg *msg_action(const struct cluster_action *a) {
+    struct msg *m = msg_new(MSG_ACTION, a->node, a->epoch, a->stage);
+    m->action = copy(a, sizeof *a);
+    return m;
+}
+
+struct msg *msg_beat(uint64_t session, uint32_t epoch, const struct cluster_stage_state *states, uint32_t n_states) {
+    struct msg *m = msg_new(MSG_BEAT, session, epoch, 0);
+    m->states = copy(states, n_states * sizeof *states);
+    m->n_states = n_states;
     return m;
 }
 
 void msg_free(struct msg *m) {
     if (!m) return;
     free(m->memory);
-    free(m->rows);
+    free(m->states);
+    free(m->action);
     free(m->result);
     free(m);
 }
@@ -99,18 +119,31 @@ static void put(struct net *n, uint32_t link, struct msg *m) {
     if (m->deliver_us < l->last_us) m->deliver_us = l->last_us; // in order
     l->last_us = m->deliver_us;
     list_push_back(&l->queue, &m->link);
+    l->n++;
     net_at(n, m->deliver_us, n->link_event, link, 0);
 }
 
 void net_send(struct net *n, uint32_t from, uint32_t to, struct msg *m) {
     struct msg *twin = NULL;
     if (rng_below(&n->rng, 100) < n->twice_percent) {
-        if (m->type == MSG_STEP) twin = msg_step(&m->step, m->rows, m->session);
+        if (m->type == MSG_STEP) {
+            twin = msg_step(MSG_STEP, m->session, m->stage, &m->step, m->hidden, m->fault);
+            twin->connection = m->connection;
+            twin->stable = m->stable;
+        }
         if (m->type == MSG_RESULT) twin = msg_result(m->result, m->session);
-        if (m->type == MSG_READY) twin = msg_new(MSG_READY, m->session, m->epoch);
+        if (m->type == MSG_READY || m->type == MSG_FED) twin = msg_new(m->type, m->session, m->epoch, m->stage);
     }
     put(n, from * NET_ENDS + to, m);
     if (twin) put(n, from * NET_ENDS + to, twin);
+}
+
+uint32_t net_waiting(const struct net *n, uint32_t from, uint32_t to) { return n->link[from * NET_ENDS + to].n; }
+
+static void forget(struct net_link *l, struct msg *m) {
+    list_remove(&m->link);
+    l->n--;
+    msg_free(m);
 }
 
 struct msg *net_take(struct net *n, uint32_t link) {
@@ -119,6 +152,7 @@ struct msg *net_take(struct net *n, uint32_t link) {
     struct msg *m = LIST_ENTRY(list_front(&l->queue), struct msg, link);
     if (m->deliver_us > n->now_us) return NULL;
     list_remove(&m->link);
+    l->n--;
     return m;
 }
 
@@ -129,8 +163,14 @@ void net_cut(struct net *n, uint32_t link, uint64_t until_us) {
 }
 
 void net_drop(struct net *n, uint32_t link) {
-    LIST_EACH(it, &n->link[link].queue) {
-        list_remove(it);
-        msg_free(LIST_ENTRY(it, struct msg, link));
+    struct net_link *l = &n->link[link];
+    LIST_EACH(it, &l->queue) forget(l, LIST_ENTRY(it, struct msg, link));
+}
+
+void net_break(struct net *n, uint32_t from, uint32_t to, uint64_t connection) {
+    struct net_link *l = &n->link[from * NET_ENDS + to];
+    LIST_EACH(it, &l->queue) {
+        struct msg *m = LIST_ENTRY(it, struct msg, link);
+        if (m->connection == connection) forget(l, m);
     }
 }

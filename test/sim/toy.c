@@ -31,14 +31,11 @@ static uint64_t layer_row(uint64_t *kv, const uint32_t *table, uint32_t layer, u
     return mix(hidden, acc);
 }
 
-void toy_load(struct toy_stage *s, uint32_t n_layers, uint32_t a, uint32_t b, uint32_t n_blocks, uint32_t epoch) {
+void toy_load(struct toy_stage *s, uint32_t n_layers, uint32_t a, uint32_t b, uint32_t n_blocks) {
     s->n_layers = n_layers;
     s->a = a;
     s->b = b;
     s->n_blocks = n_blocks;
-    s->epoch = epoch;
-    s->last_step = 0;
-    if (s->fault == TOY_KEEP_EPOCH) return;
     memset(s->slot, 0, sizeof s->slot);
     memset(s->owner, 0, sizeof s->owner);
 }
@@ -46,6 +43,7 @@ void toy_load(struct toy_stage *s, uint32_t n_layers, uint32_t a, uint32_t b, ui
 static void release(struct toy_stage *s, const struct step *step) {
     if (s->fault == TOY_KEEP_SLOT) return;
     for (uint32_t i = 0; i < step->n_releases; i++) {
+        if (!s->slot[step->releases[i]].live) continue;
         s->slot[step->releases[i]].live = false;
         for (uint32_t b = 0; b < TOY_BLOCKS_MAX; b++)
             if (s->owner[b] == step->releases[i] + 1) s->owner[b] = 0;
@@ -74,56 +72,52 @@ static int take_blocks(struct toy_stage *s, const struct step *step, const struc
     return ERR_OK;
 }
 
-static void run_seq(struct toy_stage *s, const struct step *step, const struct step_seq *q, struct toy_rows *rows) {
+static void run_seq(struct toy_stage *s, const struct step *step, const struct step_seq *q, const uint64_t *in,
+                    uint64_t *out, uint8_t *fault) {
     struct toy_slot *slot = &s->slot[q->slot];
     for (uint32_t i = 0; i < q->n_rows; i++) {
-        uint32_t pos = q->pos + i;
+        uint32_t pos = q->pos + i, row = q->row + i;
         if (s->fault == TOY_POSITION && pos >= LIMIT_BLOCK_TOKENS) pos--;
-        uint64_t h = rows->hidden[q->row + i];
-        if (s->a == 0) {
-            h = embed(step->tokens[q->row + i], pos);
-            rows->fault[q->row + i] = step->tokens[q->row + i] == TOY_POISON;
-        }
+        uint64_t h = in ? in[row] : embed(step->tokens[row], pos);
+        if (!in && step->tokens[row] == TOY_POISON) fault[row] = 1;
         for (uint32_t layer = s->a; layer < s->b; layer++) h = layer_row(s->kv[layer], slot->table, layer, h, pos);
-        rows->hidden[q->row + i] = h;
+        out[row] = h;
     }
     slot->pos = q->pos + q->n_rows;
 }
 
-static void answer(const struct step_seq *q, const struct toy_rows *rows, struct step_result *r) {
-    bool fault = false;
-    for (uint32_t i = 0; i < q->n_rows; i++) fault |= rows->fault[q->row + i];
-    if (!fault && !q->sample) return;
-    uint64_t h = rows->hidden[q->row + q->n_rows - 1];
+static void answer(const struct step_seq *q, const uint64_t *out, const uint8_t *fault, struct step_result *r) {
+    bool bad = false;
+    for (uint32_t i = 0; i < q->n_rows; i++) bad |= fault[q->row + i];
+    if (!bad && !q->sample) return;
+    uint64_t h = out[q->row + q->n_rows - 1];
     r->entry[r->n].slot = q->slot;
-    r->entry[r->n].fault = fault;
-    r->entry[r->n].token = fault ? -1 : draw(h, &q->sampling, q->pos + q->n_rows);
+    r->entry[r->n].fault = bad;
+    r->entry[r->n].token = bad ? -1 : draw(h, &q->sampling, q->pos + q->n_rows);
     r->n++;
 }
 
-enum toy_verdict toy_run(struct toy_stage *s, const struct step *step, struct toy_rows *rows,
-                         struct step_result *result, struct err *e) {
-    if (step->epoch != s->epoch && s->fault != TOY_IGNORE_EPOCH) return TOY_DROPPED;
-    if (step->id <= s->last_step && s->fault != TOY_RUN_TWICE) return TOY_DROPPED;
-    if (step->id != s->last_step + 1) {
-        err_set(e, ERR_FORMAT, "step %llu follows step %llu", (unsigned long long)step->id,
-                (unsigned long long)s->last_step);
-        return TOY_BROKEN;
-    }
-    s->last_step = step->id;
-    if (step_check(step, TOY_VOCAB, s->n_blocks, e)) return TOY_BROKEN;
+bool toy_run(struct toy_stage *s, const struct step *step, const uint64_t *in, uint64_t *out, uint8_t *fault,
+             struct step_result *result, struct err *e) {
+    if (step_check(step, TOY_VOCAB, s->n_blocks, e)) return false;
     if (s->fault != TOY_RELEASE_LATE) release(s, step);
     for (uint32_t i = 0; i < step->n_seqs; i++)
-        if (take_blocks(s, step, &step->seqs[i], e)) return TOY_BROKEN;
+        if (take_blocks(s, step, &step->seqs[i], e)) return false;
     result->id = step->id;
     result->epoch = step->epoch;
     result->n = 0;
     for (uint32_t i = 0; i < step->n_seqs; i++) {
-        run_seq(s, step, &step->seqs[i], rows);
-        if (s->b == s->n_layers) answer(&step->seqs[i], rows, result);
+        run_seq(s, step, &step->seqs[i], s->a ? in : NULL, out, fault);
+        if (s->b == s->n_layers) answer(&step->seqs[i], out, fault, result);
     }
     if (s->fault == TOY_RELEASE_LATE) release(s, step);
-    return TOY_RUN;
+    return true;
+}
+
+uint32_t toy_blocks_used(const struct toy_stage *s) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < TOY_BLOCKS_MAX; i++) n += s->owner[i] != 0;
+    return n;
 }
 
 uint32_t toy_slots_used(const struct toy_stage *s) {

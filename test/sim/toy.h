@@ -13,18 +13,23 @@ enum {
     TOY_STOP = 7
 };
 
-// Faults planted into the toy stage, to see that the checker finds them.
+// Faults planted into the toy stage and what is around it, to see that the checker finds them.
 enum toy_fault {
     TOY_SOUND,
-    TOY_KEEP_SLOT,     // a release is not obeyed
-    TOY_IGNORE_EPOCH,  // steps of another epoch are run
-    TOY_RUN_TWICE,     // a step that comes twice is run twice
-    TOY_TABLE_AT_ZERO, // new block ids are put at the front of the table
-    TOY_RELEASE_LATE,  // releases are obeyed after the rows
-    TOY_POSITION,      // the row's position is off by one from the second block on
-    TOY_KEEP_EPOCH,    // slots live on in the next epoch
-    TOY_LOSE_EVENT,    // the head loses every 50th token event
-    TOY_REPEAT_EVENT,  // the head tells every 50th token event twice
+    TOY_KEEP_SLOT,      // a release is not obeyed
+    TOY_RUN_TWICE,      // a step is run twice
+    TOY_TABLE_AT_ZERO,  // new block ids are put at the front of the table
+    TOY_RELEASE_LATE,   // releases are obeyed after the rows
+    TOY_POSITION,       // the row's position is off by one from the second block on
+    TOY_KEEP_EPOCH,     // slots live on in the next epoch
+    TOY_LOSE_EVENT,     // the head loses every 50th token event
+    TOY_REPEAT_EVENT,   // the head tells every 50th token event twice
+    TOY_SHADOW_MISSES,  // a shadow leaves out every 20th chunk
+    TOY_STABLE_HIGH,    // a node takes a step too many for stable
+    TOY_REPLAY_FORGETS, // a replay leaves out a sequence
+    TOY_CHUNK_ORDER,    // two rows of a chunk change places
+    TOY_CHUNK_RELEASE,  // a chunk's releases are lost
+    TOY_HOT_SILENT,     // a promoted shadow does not send its first step
     TOY_FAULTS
 };
 
@@ -36,26 +41,19 @@ struct toy_slot {
 
 struct toy_stage {
     enum toy_fault fault;
-    uint32_t n_layers, a, b, n_blocks, epoch;
-    uint64_t last_step;
+    uint32_t n_layers, a, b, n_blocks;
     struct toy_slot slot[LIMIT_SEQS];
     uint32_t owner[TOY_BLOCKS_MAX]; // slot + 1
     uint64_t kv[TOY_LAYERS_MAX][TOY_BLOCKS_MAX * LIMIT_BLOCK_TOKENS];
 };
 
-// A step on its way between two stages.
-struct toy_rows {
-    uint64_t hidden[LIMIT_STEP_ROWS];
-    bool fault[LIMIT_STEP_ROWS];
-};
-
-void toy_load(struct toy_stage *s, uint32_t n_layers, uint32_t a, uint32_t b, uint32_t n_blocks, uint32_t epoch);
-enum toy_verdict { TOY_RUN, TOY_DROPPED, TOY_BROKEN };
-// Runs a step as a node would: one of another epoch or received before is dropped. TOY_BROKEN: the step contradicts
-// what the stage knows, e says how. result is filled by the stage with the last layer.
-enum toy_verdict toy_run(struct toy_stage *s, const struct step *step, struct toy_rows *rows,
-                         struct step_result *result, struct err *e);
+void toy_load(struct toy_stage *s, uint32_t n_layers, uint32_t a, uint32_t b, uint32_t n_blocks);
+// Runs a step. in [n_rows], NULL if a == 0; out [n_rows]; fault [n_rows] comes in and goes out. False: the step
+// contradicts what the stage knows, e says how. result is filled by the stage with the last layer.
+bool toy_run(struct toy_stage *s, const struct step *step, const uint64_t *in, uint64_t *out, uint8_t *fault,
+             struct step_result *result, struct err *e);
 uint32_t toy_slots_used(const struct toy_stage *s);
+uint32_t toy_blocks_used(const struct toy_stage *s);
 
 // All tokens of the answer of a request into tokens [max_tokens]; returns how many. Sets *finish; GEN_FAILED for a
 // prompt with a poisoned token.

@@ -24,181 +24,15 @@ void world_broken(struct world *w, const char *fmt, ...) {
     va_end(args);
 }
 
+void world_disturb(struct world *w, uint64_t until_us) {
+    if (until_us > w->disturbed_until_us) w->disturbed_until_us = until_us;
+    w->watch_until_us = 0;
+}
+
 bool world_chance(struct world *w, uint32_t percent) { return rng_below(&w->rng, 100) < percent; }
 
 uint32_t world_between(struct world *w, uint32_t low, uint32_t high) {
     return low + rng_below(&w->rng, high - low + 1);
-}
-
-// --- what the brain was told of nodes, and whether they could serve -------------------------------------------------
-
-// Feasible here means: even if each node had to carry embedding and head and all layers were as large as the largest,
-// there would be room. Then a plan exists in any order of the nodes.
-static void look_at_peers(struct world *w) {
-    const struct plan_model *m = &w->config.model;
-    uint64_t blocks = (w->config.wish.context + LIMIT_BLOCK_TOKENS - 1) / LIMIT_BLOCK_TOKENS;
-    uint64_t layer = LAYER_BYTES_MAX + blocks * m->kv_block_bytes, n_layers = 0;
-    uint64_t fixed = m->embed_bytes + m->head_bytes + m->scratch_bytes;
-    for (uint32_t i = 0; i < w->n_peers; i++)
-        if (w->peers[i].memory_bytes > fixed) n_layers += (w->peers[i].memory_bytes - fixed) / layer;
-    w->feasible = n_layers >= m->n_layers;
-}
-
-static void peer_joined(struct world *w, uint64_t session, uint64_t memory_bytes) {
-    ASSERT(w->n_peers < 64, "too many peers");
-    w->peers[w->n_peers++] = (struct peer){session, memory_bytes};
-    look_at_peers(w);
-}
-
-static void peer_left(struct world *w, uint64_t session) {
-    for (uint32_t i = 0; i < w->n_peers; i++) {
-        if (w->peers[i].session != session) continue;
-        for (; i + 1 < w->n_peers; i++) w->peers[i] = w->peers[i + 1];
-        w->n_peers--;
-    }
-    look_at_peers(w);
-}
-
-// --- the head: carries out what the brain says, and checks it -------------------------------------------------------
-
-static void check_event(struct world *w, const struct gen_event *e) {
-    struct request *q = e->id >= 1 && e->id <= w->n_requests ? &w->requests[e->id - 1] : NULL;
-    unsigned long long id = e->id;
-    if (!q || !q->submitted || q->ended) {
-        world_broken(w, "request %llu: an event after its end, or before its begin", id);
-        return;
-    }
-    if (e->index != q->n_got) world_broken(w, "request %llu: event %u, %u tokens so far", id, e->index, q->n_got);
-    if (e->token >= 0 && (q->n_got >= q->n_answer || q->answer[q->n_got] != e->token))
-        world_broken(w, "request %llu: token %u is %d, the oracle says %d of %u", id, q->n_got, e->token,
-                     q->n_got < q->n_answer ? q->answer[q->n_got] : -1, q->n_answer);
-    if (e->token >= 0) q->n_got++;
-    if (e->token >= 0) w->stats->n_tokens++;
-    if (e->finish == GEN_GOING) return;
-    q->ended = true;
-    w->n_open--;
-    world_tell(w, 0, "request %llu ends: finish %d, code %d, %u tokens", id, e->finish, e->code, q->n_got);
-    if (e->finish == GEN_CANCELLED) {
-        if (!q->cancelled) world_broken(w, "request %llu: cancelled by nobody", id);
-        w->stats->n_cancelled++;
-    } else if (e->finish == GEN_FAILED && e->code == ERR_UNAVAILABLE) {
-        if (w->feasible || w->route_up || w->net.now_us - w->no_route_since_us < w->config.wait_for_node_us)
-            world_broken(w, "request %llu: refused (%s), though machines were there", id, e->text);
-        w->stats->n_unavailable++;
-    } else {
-        if (e->finish == GEN_FAILED && e->code != ERR_NUMERIC) world_broken(w, "request %llu: %s", id, e->text);
-        if (e->finish != q->finish || q->n_got != q->n_answer)
-            world_broken(w, "request %llu: finish %d after %u tokens, the oracle says %d after %u", id, e->finish,
-                         q->n_got, q->finish, q->n_answer);
-        w->stats->n_finished += e->finish != GEN_FAILED;
-        w->stats->n_faults += e->finish == GEN_FAILED;
-    }
-}
-
-static void carry_step(struct world *w, const struct brain_action *a) {
-    const struct step *s = a->step;
-    struct err e;
-    if (s->epoch != w->epoch || s->id != w->step + 1)
-        world_broken(w, "step %llu of epoch %u follows step %llu of epoch %u", (unsigned long long)s->id, s->epoch,
-                     (unsigned long long)w->step, w->epoch);
-    w->step = s->id;
-    if (step_check(s, TOY_VOCAB, w->config.wish.max_blocks, &e))
-        world_broken(w, "the head made a bad step: %s", e.text);
-    if (s->n_rows > w->config.chunk_rows) world_broken(w, "a step of %u rows", s->n_rows);
-    world_tell(w, 0, "step %llu: %u seqs, %u rows, %u releases", (unsigned long long)s->id, s->n_seqs, s->n_rows,
-               s->n_releases);
-    w->stats->n_steps++;
-    uint32_t to = machine_of(w, a->node);
-    if (to) net_send(&w->net, 0, to, msg_step(s, NULL, a->node));
-}
-
-static void carry_event(struct world *w, const struct gen_event *e) {
-    bool struck = e->token >= 0 && ++w->n_events % 50 == 0;
-    if (struck && w->fault == TOY_LOSE_EVENT) return;
-    check_event(w, e);
-    if (struck && w->fault == TOY_REPEAT_EVENT) check_event(w, e);
-}
-
-static void carry_load(struct world *w, const struct brain_load *l) {
-    world_tell(w, 0, "load: node %llu, epoch %u, layers %u .. %u", (unsigned long long)l->node, l->epoch, l->a, l->b);
-    uint32_t to = machine_of(w, l->node);
-    if (!to) return;
-    struct msg *m = msg_new(MSG_LOAD, l->node, l->epoch);
-    m->load = *l;
-    net_send(&w->net, 0, to, m);
-}
-
-static void carry_out(struct world *w) {
-    struct brain_action a;
-    while (brain_next(w->brain, &a)) {
-        uint32_t to = a.type == ACT_DROP_NODE ? machine_of(w, a.node) : 0;
-        switch (a.type) {
-        case ACT_LOAD:
-            carry_load(w, &a.load);
-            break;
-        case ACT_STEP:
-            carry_step(w, &a);
-            break;
-        case ACT_EVENT:
-            carry_event(w, &a.event);
-            break;
-        case ACT_DROP_NODE:
-            world_tell(w, 0, "drop node %llu: %s", (unsigned long long)a.node, a.why);
-            peer_left(w, a.node);
-            if (to) net_send(&w->net, 0, to, msg_new(MSG_CLOSE, a.node, 0));
-            break;
-        case ACT_ROUTE_UP:
-            world_tell(w, 0, "route up: epoch %u, %u stages", a.epoch, a.n_stages);
-            if (a.epoch <= w->epoch) world_broken(w, "epoch %u follows epoch %u", a.epoch, w->epoch);
-            w->epoch = a.epoch;
-            w->step = 0;
-            w->was_up = w->route_up = true;
-            break;
-        case ACT_ROUTE_DOWN:
-            if (w->route_up) w->no_route_since_us = w->net.now_us;
-            w->route_up = false;
-            world_tell(w, 0, "route down: %s", a.why);
-            break;
-        }
-    }
-    uint64_t due = brain_deadline_us(w->brain);
-    if (due == UINT64_MAX || due == w->tick_us) return;
-    w->tick_us = due;
-    net_at(&w->net, due, EV_TICK, 0, 0);
-}
-
-static void head_takes(struct world *w, struct msg *m) {
-    uint64_t now = w->net.now_us;
-    switch (m->type) {
-    case MSG_JOIN:
-        world_tell(w, 0, "node %llu joined", (unsigned long long)m->session);
-        peer_joined(w, m->session, m->bytes);
-        brain_node_joined(w->brain, now, m->session, m->bytes);
-        break;
-    case MSG_BEAT:
-        brain_heartbeat(w->brain, now, m->session, m->epoch, m->done_step, m->bytes);
-        break;
-    case MSG_READY:
-        brain_node_ready(w->brain, now, m->session, m->epoch);
-        break;
-    case MSG_FAILED:
-        brain_node_failed(w->brain, now, m->session, m->epoch, "planted");
-        break;
-    case MSG_RESULT:
-        brain_step_result(w->brain, now, m->result);
-        break;
-    case MSG_RESET:
-        world_tell(w, 0, "node %llu: link reset", (unsigned long long)m->session);
-        peer_left(w, m->session);
-        brain_node_lost(w->brain, now, m->session, "link reset");
-        break;
-    case MSG_LOAD:
-    case MSG_STEP:
-    case MSG_CLOSE:
-        ASSERT(false, "message %d to the head", m->type);
-    }
-    msg_free(m);
-    carry_out(w);
 }
 
 // --- clients and chance ---------------------------------------------------------------------------------------------
@@ -218,48 +52,89 @@ static void client_submits(struct world *w, uint32_t who) {
         q->submitted = true;
         if (world_chance(w, 12)) net_at(&w->net, w->net.now_us + world_between(w, 1, 1500) * MS, EV_CANCEL, who, 0);
     }
-    carry_out(w);
+    head_carries_out(w);
 }
 
 static void client_cancels(struct world *w, uint32_t who) {
     w->requests[who].cancelled = true;
     brain_cancel(w->brain, w->net.now_us, who + 1);
     brain_cancel(w->brain, w->net.now_us, who + 1);
-    carry_out(w);
+    head_carries_out(w);
+}
+
+// All that hold one stage are killed together.
+static void kill_stage(struct world *w) {
+    static struct brain_status s;
+    brain_status(w->brain, &s);
+    if (!s.route_up) return;
+    const struct cluster_stage *stage = &s.cluster.stage[rng_below(&w->rng, s.n_stages)];
+    for (uint32_t k = 0; k < stage->n; k++) {
+        uint32_t who = machine_of(w, stage->holder[k].node);
+        if (who) net_at(&w->net, w->net.now_us + rng_below(&w->rng, 2000), EV_KILL, who, w->machine[who]->boot << 32);
+    }
+}
+
+static void break_link(struct world *w, struct machine *m) {
+    for (uint32_t i = 0; i < PARTS_MAX; i++)
+        for (uint32_t k = 0; m->parts[i].id && k < m->parts[i].n_next; k++)
+            if (!m->parts[i].next[k].is_local) feed_break(w, m, &m->parts[i].next[k]);
 }
 
 static void chaos(struct world *w) {
     uint32_t who = world_between(w, 1, w->n_machines), other = world_between(w, 0, w->n_machines);
     struct machine *m = w->machine[who];
     uint64_t until = w->net.now_us + world_between(w, 10, 900) * MS;
-    switch (rng_below(&w->rng, 9)) {
+    uint32_t what = w->gentle ? 0 : rng_below(&w->rng, 14);
+    if (what > 1) world_disturb(w, (what == 8 ? w->net.now_us + 10 * SECOND : until) + SECOND);
+    switch (what) {
     case 0:
-    case 1:
-    case 2:
-        machine_kill(w, who);
+    case 1: // alone
+        machine_kill(w, m);
         break;
-    case 3:
+    case 2: // while the others recover
+        machine_kill(w, m);
+        if (other)
+            net_at(&w->net, w->net.now_us + world_between(w, 5, 60) * MS, EV_KILL, other,
+                   w->machine[other]->boot << 32);
+        break;
+    case 3: // together
+        machine_kill(w, m);
+        if (other)
+            net_at(&w->net, w->net.now_us + rng_below(&w->rng, 2000), EV_KILL, other, w->machine[other]->boot << 32);
+        break;
+    case 4:
+        kill_stage(w);
+        break;
+    case 5:
         world_tell(w, who, "frozen until %llu ms", (unsigned long long)until / MS);
         m->frozen_until_us = until;
         break;
-    case 4:
+    case 6:
         world_tell(w, who, "cut both ways to %u", other);
         net_cut(&w->net, who * NET_ENDS + other, until);
         net_cut(&w->net, other * NET_ENDS + who, until);
         break;
-    case 5:
+    case 7:
         world_tell(w, who, "cut one way to %u", other);
         net_cut(&w->net, who * NET_ENDS + other, until);
         break;
-    case 6:
+    case 8:
         world_tell(w, who, "device hangs");
-        m->hung = m->busy;
+        m->hot.hung = m->hot.busy;
+        m->lazy.hung = m->lazy.busy;
         break;
-    case 7:
+    case 9:
         m->slow = world_between(w, 1, 5);
         break;
-    case 8:
+    case 10:
         if (world_chance(w, 50)) w->head_frozen_until_us = until;
+        break;
+    case 11:
+    case 12:
+        machine_leaves(w, m);
+        break;
+    case 13:
+        break_link(w, m);
         break;
     }
     uint64_t next = w->net.now_us + w->chaos_every_us / 2 + rng_below(&w->rng, w->chaos_every_us);
@@ -272,7 +147,8 @@ static void make_requests(struct world *w) {
     w->n_requests = w->n_open = world_between(w, 4, REQUESTS_MAX);
     w->requests = calloc(w->n_requests, sizeof *w->requests);
     ASSERT(w->requests, "no memory");
-    bool burst = world_chance(w, 40);
+    bool burst = !w->gentle && world_chance(w, 40);
+    uint32_t spread_ms = w->gentle ? 9000 : 4000;
     for (uint32_t i = 0; i < w->n_requests; i++) {
         struct request *q = &w->requests[i];
         q->r.n_prompt = world_between(w, 1, world_chance(w, 50) ? 30 : w->config.max_context - 1);
@@ -288,7 +164,8 @@ static void make_requests(struct world *w) {
         }
         q->r.prompt = q->prompt;
         q->n_answer = toy_oracle(&q->r, w->config.model.n_layers, q->answer, &q->finish);
-        net_at(&w->net, 200 * MS + (burst ? rng_below(&w->rng, 50) : world_between(w, 0, 4000)) * MS, EV_SUBMIT, i, 0);
+        net_at(&w->net, 200 * MS + (burst ? rng_below(&w->rng, 50) : world_between(w, 0, spread_ms)) * MS, EV_SUBMIT, i,
+               0);
     }
 }
 
@@ -310,29 +187,93 @@ static void make_world(struct world *w, uint64_t seed) {
     c->n_vocab = TOY_VOCAB;
     c->chunk_rows = world_chance(w, 30) ? world_between(w, 1, 16) : world_between(w, 16, 300);
     c->max_seqs = world_between(w, 1, 24);
-    w->n_machines = world_between(w, 1, MACHINES_MAX);
+    w->gentle = world_chance(w, 20);
+    w->n_machines = world_between(w, !w->gentle && world_chance(w, 30) ? 1 : 4, MACHINES_MAX);
     c->min_nodes = world_between(w, 1, w->n_machines);
     c->settle_us = 100 * MS;
     c->wait_for_node_us = world_chance(w, 50) ? 1 * SECOND : 6 * SECOND;
     c->heartbeat_us = HEARTBEAT;
     c->node_timeout_us = 300 * MS;
+    c->suspect_us = world_between(w, 45, 120) * MS;
+    c->first_epoch = 1;
+    c->redundancy =
+        (enum cluster_redundancy)(w->gentle || world_chance(w, 60) ? REDUNDANCY_SHADOW : rng_below(&w->rng, 3));
     c->step_deadline_us = 300 * MS;
     c->load_deadline_us = 500 * MS;
     uint64_t whole = (uint64_t)c->model.n_layers * (125 + 4 * c->model.kv_block_bytes) + 120;
-    uint32_t needed = world_between(w, 1, w->n_machines); // about so many machines hold the model
+    uint32_t needed = world_between(w, 1, w->n_machines);            // about so many machines hold the model
+    if (w->gentle || world_chance(w, 70)) needed = (needed + 1) / 2; // and there is room for second holders
     for (uint32_t i = 1; i <= w->n_machines; i++) {
         w->machine[i] = calloc(1, sizeof *w->machine[i]);
         ASSERT(w->machine[i], "no memory");
-        list_init(&w->machine[i]->inbox);
+        w->machine[i]->who = i;
         w->machine[i]->memory_bytes = whole / needed + 180 + world_between(w, 0, 300);
         w->machine[i]->slow = 1;
         net_at(&w->net, world_between(w, 0, 150) * MS, EV_BOOT, i, 0);
     }
-    w->load_fail_percent = world_chance(w, 30) ? 10 : 0;
-    w->chaos_every_us = world_between(w, 100, 2500) * MS;
+    w->connection = HEAD_CONNECTION;
+    w->holder_bytes = 16 << 20;
+    w->sent_bytes = world_chance(w, 80) ? 8 << 20 : world_between(w, 10, 60) << 10;
+    w->head_bytes = world_chance(w, 80) ? 8 << 20 : world_between(w, 10, 60) << 10;
+    w->load_fail_percent = !w->gentle && world_chance(w, 30) ? 10 : 0;
+    w->chaos_every_us = world_between(w, w->gentle ? 1500 : 100, 2500) * MS;
     w->chaos_end_us = world_chance(w, 85) ? world_between(w, 1, 10) * SECOND : 0;
     if (w->chaos_end_us) net_at(&w->net, 300 * MS, EV_CHAOS, 0, 0);
     make_requests(w);
+}
+
+static void links_move(struct world *w, uint32_t link) {
+    uint32_t from = link / NET_ENDS, to = link % NET_ENDS;
+    struct msg *m;
+    while ((m = net_take(&w->net, link))) {
+        if (to == 0)
+            head_takes(w, m);
+        else
+            machine_takes(w, w->machine[to], from, m);
+    }
+    // There is room again.
+    if (from == 0)
+        head_pump(w);
+    else if (w->net.now_us >= w->machine[from]->frozen_until_us)
+        feed_pump_all(w, w->machine[from]);
+}
+
+static void at_machine(struct world *w, const struct net_event *e) {
+    struct machine *m = w->machine[e->who];
+    uint32_t what = (uint32_t)e->what;
+    if (e->type != EV_BOOT && (!m->session || m->boot != e->what >> 32)) return; // of an earlier life
+    switch ((enum event_type)e->type) {
+    case EV_BEAT:
+        machine_beat(w, m);
+        break;
+    case EV_DONE:
+        part_done(w, m, what == 0);
+        break;
+    case EV_LAYER:
+        part_layer(w, m, what);
+        break;
+    case EV_DIAL:
+        feed_dial(w, m, what);
+        break;
+    case EV_DOWN:
+        feed_down(w, m, what);
+        break;
+    case EV_BOOT:
+        machine_boot(w, m);
+        break;
+    case EV_KILL:
+        machine_kill(w, m);
+        break;
+    case EV_RETURN:
+        machine_returns(w, m);
+        break;
+    case EV_LINK:
+    case EV_SUBMIT:
+    case EV_CANCEL:
+    case EV_TICK:
+    case EV_CHAOS:
+        ASSERT(false, "event %d at a machine", e->type);
+    }
 }
 
 static void handle(struct world *w, const struct net_event *e) {
@@ -344,33 +285,13 @@ static void handle(struct world *w, const struct net_event *e) {
         net_at(n, w->head_frozen_until_us, e->type, e->who, e->what);
         return;
     }
-    if (!at_head && e->type != EV_CHAOS && n->now_us < w->machine[machine]->frozen_until_us) {
+    if (!at_head && e->type != EV_CHAOS && e->type != EV_KILL && n->now_us < w->machine[machine]->frozen_until_us) {
         net_at(n, w->machine[machine]->frozen_until_us, e->type, e->who, e->what);
         return;
     }
-    bool current =
-        at_head || e->type == EV_CHAOS || (w->machine[machine]->session && w->machine[machine]->boot == e->what);
-    struct msg *m;
     switch ((enum event_type)e->type) {
     case EV_LINK:
-        while ((m = net_take(n, e->who))) {
-            if (at_head)
-                head_takes(w, m);
-            else
-                machine_takes(w, machine, m);
-        }
-        break;
-    case EV_BEAT:
-        if (current) machine_beat(w, machine);
-        break;
-    case EV_DONE:
-        if (current) machine_done(w, machine);
-        break;
-    case EV_LAYER:
-        if (current) machine_layer(w, machine);
-        break;
-    case EV_BOOT:
-        machine_boot(w, machine);
+        links_move(w, e->who);
         break;
     case EV_SUBMIT:
         client_submits(w, e->who);
@@ -381,35 +302,21 @@ static void handle(struct world *w, const struct net_event *e) {
     case EV_TICK:
         w->tick_us = 0;
         brain_tick(w->brain, n->now_us);
-        carry_out(w);
+        head_carries_out(w);
         break;
     case EV_CHAOS:
         chaos(w);
         break;
+    case EV_BEAT:
+    case EV_DONE:
+    case EV_LAYER:
+    case EV_DIAL:
+    case EV_DOWN:
+    case EV_BOOT:
+    case EV_KILL:
+    case EV_RETURN:
+        at_machine(w, e);
     }
-}
-
-static void check_end(struct world *w) {
-    static struct brain_status s;
-    brain_status(w->brain, &s);
-    if (w->n_open)
-        world_broken(w, "%u requests never ended (route %s, epoch %u, %u running, %u waiting): %s", w->n_open,
-                     s.route_up ? "up" : "down", s.epoch, s.n_running, s.n_waiting, s.why_down);
-    if (!w->n_open && (s.n_running || s.n_waiting || s.blocks_used))
-        world_broken(w, "at the end %u run, %u wait, %u blocks are used", s.n_running, s.n_waiting, s.blocks_used);
-    for (uint32_t i = 1; i <= w->n_machines && s.route_up; i++) {
-        struct machine *m = w->machine[i];
-        if (!m->session || m->load.epoch != s.epoch) continue;
-        if (toy_slots_used(&m->stage))
-            world_broken(w, "at the end node %u holds %u slots", i, toy_slots_used(&m->stage));
-        for (uint32_t b = 0; b < TOY_BLOCKS_MAX; b++)
-            if (m->stage.owner[b]) world_broken(w, "at the end node %u holds block %u", i, b);
-    }
-    w->stats->n_requests += w->n_requests;
-    w->stats->n_preemptions += s.n_preemptions;
-    w->stats->n_route_changes += s.n_route_changes;
-    w->stats->n_nodes_lost += s.n_nodes_lost;
-    w->stats->simulated_us += w->net.now_us;
 }
 
 static void print_trace(const struct world *w, FILE *out) {
@@ -430,7 +337,11 @@ bool world_run(uint64_t seed, enum toy_fault fault, struct world_stats *stats, c
     make_world(w, seed);
     struct err e;
     int rc = brain_new(&w->config, &w->brain, &e);
+    struct sent_config sc = {0, w->config.chunk_rows, w->head_bytes};
+    if (!rc) rc = sent_new(&sc, &w->sent, &e);
     ASSERT(rc == ERR_OK, "%s", e.text);
+    w->scratch = step_new();
+    ASSERT(w->scratch, "no memory");
     // Two seconds after the last answer and the last disturbance every release has arrived everywhere.
     uint64_t quiet_us = UINT64_MAX, limit_us = w->chaos_end_us + LIVENESS;
     struct net_event ev;
@@ -439,7 +350,7 @@ bool world_run(uint64_t seed, enum toy_fault fault, struct world_stats *stats, c
         if (w->n_open == 0 && quiet_us == UINT64_MAX)
             quiet_us = (w->net.now_us > w->chaos_end_us ? w->net.now_us : w->chaos_end_us) + 2 * SECOND;
     }
-    if (!w->failed) check_end(w);
+    if (!w->failed) head_check_end(w);
     if (w->failed) snprintf(why, why_bytes, "seed %llu: %s", (unsigned long long)seed, w->why);
     if (w->failed && trace) print_trace(w, trace);
     bool ok = !w->failed;
@@ -449,6 +360,8 @@ bool world_run(uint64_t seed, enum toy_fault fault, struct world_stats *stats, c
     }
     net_fini(&w->net);
     brain_free(w->brain);
+    sent_free(w->sent);
+    step_free(w->scratch);
     free(w->requests);
     free(w);
     return ok;

@@ -6,6 +6,10 @@
 struct world_stats {
     uint64_t n_requests, n_finished, n_cancelled, n_faults, n_unavailable, n_refused;
     uint64_t n_tokens, n_steps, n_preemptions, n_route_changes, n_nodes_lost, n_stale_frames;
+    uint64_t n_promotions, n_suspicions, n_false_alarms, n_drained;
+    uint64_t n_replays, n_chunks, n_lost_cursors, n_log_full, n_no_replay;
+    uint64_t n_watched; // losses that must not end the epoch, nor do soon
+    uint64_t n_gaps;    // steps that a node could not take
     uint64_t simulated_us;
 };
 
