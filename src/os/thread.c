@@ -55,4 +55,4 @@ static void set_nice(int nice) {
 
 void thread_raise_priority(void) { set_nice(-10); }
 
-void thread_lower_priority(void) { set_nice(10); }
+void thread_lower_priority(void) { set_nice(3); }

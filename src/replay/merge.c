@@ -26,6 +26,9 @@ static void count_step(struct holder *h, const struct step *s, uint32_t index, u
     *blocks += s->n_blocks;
 }
 
+// A lazy holder's chunks are small, so that one which becomes hot has not long to wait for the one in hand.
+static uint32_t most_rows(const struct holder *h) { return h->hot ? h->config.max_rows : h->chunk_rows; }
+
 // How many of the first max steps go into one chunk; at least one. of_slot counts one more, if that one did not fit.
 static uint32_t count_steps(struct holder *h, uint64_t last, uint32_t max) {
     uint64_t rows = 0, blocks = 0;
@@ -34,7 +37,7 @@ static uint32_t count_steps(struct holder *h, uint64_t last, uint32_t max) {
     const struct kept *r = h->next;
     for (; r && n < max && r->step.id <= last; r = keep_next(&h->keep, r)) {
         count_step(h, &r->step, n, &rows, &blocks);
-        if (n > 0 && (rows > h->config.max_rows || blocks > STEP_BLOCKS_MAX)) break;
+        if (n > 0 && (rows > most_rows(h) || blocks > STEP_BLOCKS_MAX)) break;
         n++;
     }
     return n;
