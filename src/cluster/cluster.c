@@ -360,6 +360,12 @@ void cluster_view(const struct cluster *c, struct cluster_view *v) {
     v->n_drained = c->n_drained;
     v->down_since_us = c->down_since_us;
     v->why_down = c->why_down;
+    for (uint32_t i = 0; i < c->n_members; i++) {
+        const struct member *m = &c->member[i];
+        if (!m->present || !m->leaving) continue;
+        v->leaving[v->n_leaving].node = m->id;
+        v->leaving[v->n_leaving++].away = m->may_leave;
+    }
     for (uint32_t s = 0; cluster_has_route(c) && s < c->plan.n_stages; s++) {
         v->stage[s].n = c->post[s].n;
         for (uint32_t k = 0; k < c->post[s].n; k++) {

@@ -134,5 +134,10 @@ struct cluster_view {
             bool hot, suspect;
         } holder[LIMIT_HOLDERS];
     } stage[LIMIT_STAGES];
+    uint32_t n_leaving;
+    struct {
+        uint64_t node;
+        bool away; // nothing depends on it any more
+    } leaving[LIMIT_NODES];
 };
 void cluster_view(const struct cluster *c, struct cluster_view *v);

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cmd/serve.h"
 #include "os/cpu.h"
+#include "os/guard.h"
 #include "os/hostport.h"
 
 const struct serve_flags serve_defaults = {.listen = "127.0.0.1:8080",
@@ -203,12 +204,15 @@ static int run(const struct command *c, int argc, char **argv) {
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGHUP); // the terminal went away; under nohup it is ignored and never comes
     sigprocmask(SIG_BLOCK, &set, NULL);
+    // Before the first thread, and before there is much memory.
+    if (!rc && guard_start(&e)) LOG_W("serve", "%s: if this process is killed, nodes notice it later", e.text);
     if (!rc) rc = serve_start(&s, path, &e);
     if (!rc) {
         announce(&s);
         rc = wait_for_signal(&s, &set, &e);
     }
     serve_stop(&s);
+    guard_stop();
     free(settings);
     return rc ? flags_fail(c, &e) : EXIT_FINE;
 }

@@ -29,7 +29,7 @@ static void print_holder(const json_t *root, const json_t *s, const json_t *hold
     const json_t *layers = json_object_get(s, "layers");
     const json_t *n = node_of(root, json_integer_value(json_object_get(holder, "node")));
     const char *name = n ? json_string_value(json_object_get(n, "name")) : "local";
-    printf("  %-16s %-22s %3lld-%-3lld %9.1f %9.1f %7.0f %9.0f %7.2f %7.1f %s%s\n", name,
+    printf("  %-16s %-22s %3lld-%-3lld %9.1f %9.1f %7.0f %9.0f %7.2f %7.1f %s%s%s\n", name,
            n ? json_string_value(json_object_get(n, "address")) : "-",
            (long long)json_integer_value(json_array_get(layers, 0)),
            (long long)json_integer_value(json_array_get(layers, 1)) - 1, number(s, "weight_bytes") / 1e6,
@@ -37,7 +37,8 @@ static void print_holder(const json_t *root, const json_t *s, const json_t *hold
            n ? number(n, "blocks_used") : number(json_object_get(root, "local"), "blocks_used"),
            n ? number(n, "steps") : number(json_object_get(root, "local"), "steps"), n ? number(n, "rtt_ms") : 0.0,
            number(holder, "lag_ms"), role_text(json_string_value(json_object_get(holder, "role"))),
-           json_is_true(json_object_get(holder, "suspect")) ? flags_text(", silent", "，无回应") : "");
+           json_is_true(json_object_get(holder, "suspect")) ? flags_text(", silent", "，无回应") : "",
+           n && json_is_true(json_object_get(n, "leaving")) ? flags_text(", leaving", "，正在让出") : "");
 }
 
 static void print_stage(const json_t *root, const json_t *s) {
@@ -72,7 +73,9 @@ static void print_text(const json_t *root) {
     json_array_foreach(json_object_get(root, "left_out"), i, s) {
         const json_t *n = node_of(root, json_integer_value(json_object_get(s, "node")));
         printf("  %-16s %s: %s\n", n ? json_string_value(json_object_get(n, "name")) : "?",
-               flags_text("left out", "未使用"), json_string_value(json_object_get(s, "why")));
+               n && json_is_true(json_object_get(n, "away")) ? flags_text("away", "已让出")
+                                                             : flags_text("left out", "未使用"),
+               json_string_value(json_object_get(s, "why")));
     }
 }
 

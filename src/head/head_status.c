@@ -218,13 +218,24 @@ static int add_stages(const struct head_snapshot *snapshot, struct buf *out) {
     return rc ? rc : buf_add(out, "]", 1);
 }
 
-static int add_node(const struct links_node *n, bool first, struct buf *out) {
+static int add_leaving(const struct cluster_view *v, uint64_t node, struct buf *out) {
+    bool leaving = false, away = false;
+    for (uint32_t i = 0; i < v->n_leaving; i++) {
+        if (v->leaving[i].node != node) continue;
+        leaving = true;
+        away = v->leaving[i].away;
+    }
+    return buf_addf(out, ",\"leaving\":%s,\"away\":%s", leaving ? "true" : "false", away ? "true" : "false");
+}
+
+static int add_node(const struct cluster_view *v, const struct links_node *n, bool first, struct buf *out) {
     int rc = buf_addf(out, "%s{\"node\":%llu,\"name\":", first ? "" : ",", (unsigned long long)n->node);
     if (!rc) rc = buf_add_json_string(out, n->name, strlen(n->name));
     if (!rc) rc = buf_addf(out, ",\"address\":");
     if (!rc) rc = buf_add_json_string(out, n->address, strlen(n->address));
     if (!rc) rc = buf_addf(out, ",\"isa\":");
     if (!rc) rc = buf_add_json_string(out, n->isa, strlen(n->isa));
+    if (!rc) rc = add_leaving(v, n->node, out);
     if (!rc) rc = buf_addf(out, ",\"epoch\":%u,\"stages\":[", n->epoch);
     for (uint32_t i = 0; i < n->n_stages && !rc; i++)
         rc = buf_addf(out, "%s{\"stage\":%u,\"layers\":[%u,%u]}", i ? "," : "", n->stage[i].stage, n->stage[i].a,
@@ -269,7 +280,7 @@ static int add_snapshot(const struct head *h, const struct head_snapshot *s, str
                       s->local.blocks_used, s->local.slots_used, (unsigned long long)s->local.steps,
                       (unsigned long long)s->local.busy_us);
     if (!rc) rc = buf_addf(out, ",\"nodes\":[");
-    for (uint32_t i = 0; i < s->n_nodes && !rc; i++) rc = add_node(&s->node[i], i == 0, out);
+    for (uint32_t i = 0; i < s->n_nodes && !rc; i++) rc = add_node(&b->cluster, &s->node[i], i == 0, out);
     return rc ? rc : buf_addf(out, "]}");
 }
 

@@ -74,10 +74,12 @@ bool node_is_away(const struct node *n) { return n->away && (n->may_leave || !n-
 void node_may_leave(struct node *n) {
     if (!n->away) return; // it came back meanwhile
     n->may_leave = true;
-    if (n->ending)
+    if (n->ending) {
         say_bye(n);
-    else
-        assign_settle_soon(n); // the owner gets the memory back too
+        return;
+    }
+    assign_end_all(n); // the owner gets the memory back too; of an epoch that was over before, nobody says UNLOAD
+    assign_settle_soon(n);
 }
 
 static int check_self(struct node *n, struct err *e) {

@@ -18,6 +18,7 @@ struct sent_cursor {
     enum cursor_state state;
     uint64_t next;   // the step that comes next; in REPLAY the one after the replay
     struct kept *at; // the oldest kept step with next or a later number; NULL: none yet
+    bool replay;     // it was opened with one
     bool level;      // it was past stable, so that it may pass over merged steps
     bool begun;      // the first piece of the replay is out
     uint32_t n_parts, part;
@@ -97,7 +98,7 @@ static void lose(struct sent_cursor *c) {
     c->at = NULL;
 }
 
-// The slowest of those cursors that hold what stable does not. False: there is none.
+// Takes from the slowest cursor what stable does not hold. False: no cursor holds anything like that.
 static bool lose_slowest(struct sent *s) {
     struct sent_cursor *slowest = NULL;
     LIST_EACH(it, &s->cursors) {
@@ -107,7 +108,12 @@ static bool lose_slowest(struct sent *s) {
         if (holds && (!slowest || c->next < slowest->next)) slowest = c;
     }
     if (!slowest) return false;
-    lose(slowest);
+    if (slowest->replay) {
+        lose(slowest);
+    } else { // who needed no replay counts for stable, and has it from somebody else
+        slowest->at = s->unstable;
+        slowest->next = s->stable + 1;
+    }
     sweep(s);
     rows_retire(&s->rows, s->stable);
     return true;
@@ -266,6 +272,7 @@ int sent_open(struct sent *s, bool replay, struct sent_cursor **out, struct err 
     if (!c) return err_set(e, ERR_NOMEM, "no memory for a cursor");
     c->sent = s;
     c->state = replay ? BEFORE : STEPS;
+    c->replay = replay;
     c->level = !replay;
     c->next = s->stable + 1;
     if (!replay) c->at = s->unstable;

@@ -9,8 +9,8 @@
 // slot's rows stay until its release is stable and no replay that began before it is under way. A replay begins when
 // everything up to stable was computed here; until then its cursor has nothing to give.
 //
-// Steps up to stable that were merged are not there one by one. A cursor passes over them, since whoever needed them
-// has them; only one that came with a replay and never was past stable since then is lost.
+// Steps up to stable that were merged, or that the bound took from a slow cursor, are not there one by one. A cursor
+// passes over them, since whoever needed them has them; only one that came with a replay may be lost by it.
 //
 // Plain data: no I/O, no clock. One thread uses it. Rows are `hidden_bytes` of payload and one fault byte each; 0
 // hidden bytes: none of both (tokens are enough for stage 0).

@@ -15,6 +15,9 @@ of_node() { status "[n for n in d['nodes'] if n['name'] == '$1'][0]$2"; }
 number_of() { of_node "$1" '["node"]'; }
 serves() { status_is "$(number_of "$1") in [s['node'] for s in d['stages']]" True; }
 serves_not() { status_is "$(number_of "$1") in [s['node'] for s in d['stages']]" False; }
+leaves() { # NAME "LEAVING AWAY": as the head sees it
+    status_is "next('%s %s' % (n['leaving'], n['away']) for n in d['nodes'] if n['name'] == '$1')" "$2"
+}
 holds_nothing() { status_is "$(number_of "$1") in [h['node'] for s in d['stages'] for h in s['holders']]" False; }
 epoch() { status 'd["epoch"]'; }
 busy() { [ "$(status 'd["running"]')" -ge 4 ] 2>/dev/null; }
@@ -66,9 +69,13 @@ ok "all have joined" within 60 nodes_are 3
 ready
 ok "the third leaves" within 30 shows three 'away: its owner is busy'
 ok "and holds nothing" within 30 holds_nothing three
+ok "the head knows that it is away" within 10 leaves three 'True True'
+"$LOOM" status --url "$URL" >"$WORK/status"
+ok "loom status says so, too" grep -q '^  three .*away: its machine is wanted back' "$WORK/status"
 rm "$WORK/busy"
 ok "it comes back when its owner is done" within 30 shows three serving
 ok "and is used again" within 60 serves three
+ok "the head knows that it is back" within 10 leaves three 'False False'
 ok "its log tells" says three 'its owner is busy'
 
 say "pause"

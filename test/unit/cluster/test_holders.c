@@ -578,6 +578,105 @@ static void test_nobody_can_take_it(void **state) {
     cluster_free(b->c);
 }
 
+// Two nodes that both are needed.
+static struct bench *two_needed(uint32_t n_live) {
+    struct bench *b = make(2, REDUNDANCY_SHADOW);
+    join(b, 1, 700);
+    join(b, 2, 700);
+    pass(b, 1000 * MS);
+    load_all(b);
+    cluster_set_live(b->c, b->now, n_live);
+    forget(b);
+    return b;
+}
+
+static void test_nobody_needs_it(void **state) {
+    (void)state;
+    // Nobody can take it, and nobody asks for anything: it goes at once.
+    struct bench *b = two_needed(0);
+    leave(b, 1, true);
+    assert_true(b->may_leave[1]);
+    assert_false(b->may_leave[2]);
+    assert_int_equal(view(b).phase, CLUSTER_DOWN);
+    assert_int_equal(b->n_down, 1);
+    memset(b->hold[2], 0, sizeof b->hold[2]); // of an epoch that is over
+    leave(b, 2, true);
+    assert_true(b->may_leave[2]);
+    cluster_set_live(b->c, b->now, 1); // too late
+    pass(b, 200 * MS);
+    assert_int_equal(view(b).phase, CLUSTER_DOWN);
+    assert_int_equal(view(b).n_nodes_lost, 0);
+    leave(b, 1, false);
+    assert_int_equal(view(b).phase, CLUSTER_DOWN);
+    leave(b, 2, false);
+    load_all(b);
+    assert_int_equal(view(b).phase, CLUSTER_UP);
+    cluster_free(b->c);
+
+    // A request runs: until that ends.
+    b = two_needed(1);
+    leave(b, 1, true);
+    steps(b, 20);
+    assert_false(b->may_leave[1]);
+    assert_int_equal(count(b, CLUSTER_UNLOAD), 0);
+    cluster_set_live(b->c, b->now, 0);
+    assert_true(cluster_deadline_us(b->c) <= b->now + 1); // nothing else may happen for long
+    pass(b, 1);
+    assert_true(b->may_leave[1]);
+    assert_int_equal(view(b).phase, CLUSTER_DOWN);
+    cluster_free(b->c);
+
+    // While it loads.
+    b = make(2, REDUNDANCY_NONE);
+    join(b, 1, 700);
+    join(b, 2, 700);
+    pass(b, 1000 * MS);
+    assert_int_equal(view(b).phase, CLUSTER_LOADING);
+    leave(b, 2, true);
+    assert_true(b->may_leave[2]);
+    assert_int_equal(view(b).phase, CLUSTER_DOWN);
+    cluster_free(b->c);
+}
+
+// Nobody has room for a whole stage of it, but cut otherwise the model fits.
+static void test_others_can_in_a_new_epoch(void **state) {
+    (void)state;
+    struct bench *b = make(3, REDUNDANCY_NONE);
+    for (uint64_t i = 1; i <= 3; i++) join(b, i, 700);
+    pass(b, 1000 * MS);
+    load_all(b);
+    assert_int_equal(view(b).plan->n_stages, 3);
+    cluster_set_live(b->c, b->now, 1);
+    steps(b, 5);
+    uint64_t node = server(b, 1);
+    leave(b, node, true);
+    assert_int_equal(view(b).phase, CLUSTER_LOADING);
+    assert_int_equal(view(b).epoch, 2);
+    assert_int_equal(view(b).plan->n_stages, 2);
+    assert_true(b->may_leave[node]);
+    load_all(b);
+    assert_int_equal(view(b).phase, CLUSTER_UP);
+    steps(b, 5);
+    assert_int_equal(view(b).epoch, 2);
+    cluster_free(b->c);
+
+    // One that could take it is silent for a moment: it is waited for.
+    b = up_with_spare(REDUNDANCY_NONE);
+    uint64_t spare = 0;
+    for (uint64_t i = 1; i < NODES && !spare; i++) {
+        bool serves = false;
+        for (uint32_t s = 0; s < view(b).plan->n_stages; s++) serves |= server(b, s) == i;
+        if (b->alive[i] && !serves) spare = i;
+    }
+    b->silent[spare] = true;
+    pass(b, 200 * MS);
+    uint32_t epoch = view(b).epoch;
+    leave(b, server(b, 0), true);
+    pass(b, 40 * MS);
+    assert_int_equal(view(b).epoch, epoch);
+    cluster_free(b->c);
+}
+
 static void test_a_change_of_mind(void **state) {
     (void)state;
     struct bench *b = up_with_spare(REDUNDANCY_NONE);
@@ -635,6 +734,8 @@ int main(void) {
         cmocka_unit_test(test_leaving_without_a_gap),
         cmocka_unit_test(test_leaving_waits_for_the_heir),
         cmocka_unit_test(test_nobody_can_take_it),
+        cmocka_unit_test(test_nobody_needs_it),
+        cmocka_unit_test(test_others_can_in_a_new_epoch),
         cmocka_unit_test(test_a_change_of_mind),
         cmocka_unit_test(test_leaving_while_it_loads),
     };

@@ -31,7 +31,7 @@ struct world {
     int n_up, n_closed, n_frames, echoes, n_pumped, n_drained;
     char why[ERR_TEXT_MAX], peer_name[CA_NAME_MAX];
     uint32_t last_rows, last_bytes;
-    bool server_answers, close_in_frame;
+    bool server_answers, close_in_frame, held;
     uint64_t start_us;
 };
 
@@ -474,6 +474,51 @@ static void test_room_is_told(void **state) {
     world_down(&w);
 }
 
+// A link that is held: nothing arrives, and the sender has to wait; afterwards everything comes, in order. It is held
+// again inside every 20th frame.
+static void h_frame(void *arg, struct link *l, const struct link_frame *f) {
+    struct world *w = arg;
+    assert_false(w->held);
+    assert_int_equal(f->h.rows, w->n_frames);
+    w->n_frames++;
+    assert_int_equal(f->payload[PUMP_BYTES - 1], (uint8_t)((PUMP_BYTES - 1) * 31));
+    if (w->n_frames % 20 && w->n_frames < PUMP_FRAMES) return;
+    link_hold(l, true);
+    w->held = true;
+    loop_stop(w->loop);
+}
+static const struct link_handlers held_handlers = {.up = s_up, .frame = h_frame, .closed = s_closed};
+
+static void test_hold(void **state) {
+    (void)state;
+    struct world w;
+    struct err e;
+    int n_holds = 0;
+    world_up(&w, TLS_LISTEN);
+    listener_free(w.listener);
+    assert_int_equal(listener_new(w.loop, w.listen_tls, "127.0.0.1:0", &held_handlers, &w, &w.listener, &e), ERR_OK);
+    dial(&w, node, CA_HEAD_NAME, &pump_handlers);
+    while (w.n_frames < PUMP_FRAMES) {
+        run_ms(&w, 20000);
+        assert_true(w.held); // by the frame that came last
+        assert_int_equal(w.n_frames, 20 * ++n_holds);
+        if (n_holds < 4) run_ms(&w, 100); // whatever there is to come does not
+        if (n_holds == 1) assert_true(w.n_pumped < PUMP_FRAMES && link_waiting_bytes(w.client) >= LINK_LOW_BYTES);
+        int before = w.n_frames;
+        w.held = false;
+        link_hold(w.server, false);
+        assert_int_equal(w.n_frames, before); // not inside the call
+    }
+    // One that is held can be closed, and so can one whose frames are on their way.
+    link_hold(w.server, true);
+    link_hold(w.server, false);
+    link_close(w.server);
+    w.server = NULL;
+    run_ms(&w, 20000);
+    assert_null(w.client);
+    world_down(&w);
+}
+
 static void make_ident(struct ca *from, const char *where, struct ident **id) {
     uint8_t csr[CA_DER_MAX], cert[CA_DER_MAX], root[CA_DER_MAX], print[CA_FINGERPRINT_BYTES];
     size_t csr_bytes, cert_bytes;
@@ -520,7 +565,7 @@ int main(void) {
         cmocka_unit_test(test_strangers_stay_out),  cmocka_unit_test(test_nobody_listens),
         cmocka_unit_test(test_hostile_handshakes),  cmocka_unit_test(test_garbage_after_the_handshake),
         cmocka_unit_test(test_slow_reader),         cmocka_unit_test(test_idle_connections),
-        cmocka_unit_test(test_room_is_told),
+        cmocka_unit_test(test_room_is_told),        cmocka_unit_test(test_hold),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

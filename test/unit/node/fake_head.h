@@ -51,7 +51,7 @@ struct fh_node {
     uint64_t number;
     char cert[64], address[64], dir[256];
     uint32_t beat_epoch, n_beats, n_joins;
-    uint64_t waited, loading_bytes;
+    uint64_t waited, loading_bytes, memory_used_bytes;
     bool leaves, bye;
     struct fh_stage stage[FH_STAGES];
 };
@@ -66,7 +66,7 @@ struct fh {
     struct loop_timer *give_up;
     bool (*until)(const struct fh *h);
     struct fh_node node[FH_NODES];
-    uint64_t numbers;
+    uint64_t numbers, n_restarts; // of the head
     uint32_t epoch, n_failed;
     uint64_t stable;
     bool counts[FH_NODES][FH_STAGES];    // whose `accepted` makes steps stable
@@ -109,7 +109,7 @@ static inline void fh_join(struct fh *h, struct link *l, const struct link_frame
                                     .max_rows = FH_ROWS,
                                     .max_context = FH_CONTEXT,
                                     .plan_hash = model_plan_hash(&fh_hparams, &fh_mode),
-                                    .boot = 7,
+                                    .boot = 7 + h->n_restarts,
                                     .heartbeat_us = 10000,
                                     .n_freq = fh_hparams.n_freq,
                                     .rope_factor = fh_hparams.rope_factor};
@@ -161,6 +161,7 @@ static inline void fh_beat(struct fh *h, struct fh_node *n, const struct link_fr
     n->beat_epoch = f->h.epoch;
     n->waited = b.waited;
     n->loading_bytes = b.loading_bytes;
+    n->memory_used_bytes = b.memory_used_bytes;
     for (uint32_t i = 0; i < FH_STAGES; i++) n->stage[i].listed = false;
     for (uint32_t i = 0; i < b.n_stages && f->h.epoch == h->epoch; i++) {
         n->stage[b.stage[i].stage].state = b.stage[i];

@@ -92,6 +92,9 @@ static bool stage_level(const struct fh *h) { return h->node[at_node].stage[at_s
 static bool node_joined(const struct fh *h) { return h->node[at_node].link != NULL; }
 static bool node_gone(const struct fh *h) { return h->node[at_node].link == NULL; }
 static bool node_leaves(const struct fh *h) { return h->node[at_node].leaves; }
+static bool node_is_empty(const struct fh *h) {
+    return h->node[at_node].n_beats > 0 && h->node[at_node].memory_used_bytes == 0;
+}
 static bool node_bye(const struct fh *h) { return h->node[at_node].bye; }
 
 static void await(struct fh *h, bool (*until)(const struct fh *), int node, int stage, const char *what) {
@@ -396,6 +399,18 @@ static void test_head_comes_back(void **state) {
     go(&h, 1, 20, 4);
     assert_int_equal(h.node[2].loading_bytes, loading);
     assert_int_equal(h.node[2].waited, 0);
+
+    // Another head's process: nothing of what there is can be used again.
+    assert_true(h.node[0].memory_used_bytes > 0);
+    assert_true(h.node[2].memory_used_bytes > h.node[0].memory_used_bytes);
+    h.n_restarts++;
+    for (int i = 0; i < 3; i++) {
+        link_close(h.node[i].link);
+        h.node[i].link = NULL;
+        h.node[i].n_beats = 0;
+    }
+    all_join(&h, 3);
+    for (int i = 0; i < 3; i++) await(&h, node_is_empty, i, 0, "layers to be freed");
     at_node = 2;
     fh_kill(&h, 2, SIGKILL);
     fh_run_until(&h, node_gone, "the end of the link");
