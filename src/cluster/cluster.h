@@ -30,6 +30,7 @@ struct cluster_config {
     uint64_t heartbeat_us;              // nodes send one this often
     uint64_t node_timeout_us;           // no heartbeat for so long: lost
     uint64_t suspect_us;       // the least silence that makes a node suspect; phi-accrual raises it where beats jitter
+    uint64_t restore_us;       // after a loss, before a new holder is loaded: first those who serve get on
     uint64_t step_deadline_us; // least time given to a step
     uint64_t load_deadline_us; // no node made progress in loading for so long: those that are not ready are lost
 };

@@ -80,6 +80,8 @@ void holders_node_gone(struct cluster *c, uint64_t now_us, uint64_t node) {
             if (p->hold[k].node != node) continue;
             if (k == 0) p->vacant = true;
             take_out(c, s, k);
+            uint64_t calm_us = now_us + c->config.restore_us;
+            if (calm_us > p->retry_us) p->retry_us = calm_us;
             if (s == 0) continue;
             struct post *before = &c->post[s - 1];
             before->shaken_us = now_us;

@@ -32,6 +32,7 @@ int brain_new(const struct brain_config *config, struct brain **out, struct err 
     cc.heartbeat_us = config->heartbeat_us;
     cc.node_timeout_us = config->node_timeout_us;
     cc.suspect_us = config->suspect_us;
+    cc.restore_us = config->restore_us;
     cc.step_deadline_us = config->step_deadline_us;
     cc.load_deadline_us = config->load_deadline_us;
     struct sched_config sc = {.n_vocab = config->n_vocab, .max_context = config->max_context};

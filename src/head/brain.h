@@ -14,9 +14,9 @@ struct brain_config {
     struct plan_model model;
     struct plan_wish wish;
     uint32_t n_vocab;
-    uint32_t max_context;      // tokens of a sequence, prompt and answer
-    uint32_t chunk_rows;       // row budget of a step: decode rows first, prefill chunks fill up
-    uint32_t max_seqs;         // running at once, <= LIMIT_SEQS
+    uint32_t max_context; // tokens of a sequence, prompt and answer
+    uint32_t chunk_rows;  // row budget of a step: decode rows first, prefill chunks fill up
+    uint32_t max_seqs;    // running at once, <= LIMIT_SEQS
     enum cluster_redundancy redundancy;
     uint32_t min_nodes;        // no route before so many nodes joined (first start only)
     uint32_t first_epoch;      // above every epoch that nodes may still know; else 1
@@ -25,15 +25,16 @@ struct brain_config {
     uint64_t heartbeat_us;     // nodes send one this often
     uint64_t node_timeout_us;  // no heartbeat for so long: the node is lost
     uint64_t suspect_us;       // the least silence that makes a node suspect
+    uint64_t restore_us;       // after a loss, before a new holder is loaded
     uint64_t step_deadline_us; // least time given to a step; the real bound follows the route's own history
     uint64_t load_deadline_us; // a node that made no loading progress for so long is lost
 };
 
 enum brain_act {
-    ACT_CLUSTER,   // what the cluster decided, for a node (LOAD, NEXT, HOT, UNLOAD, MAY_LEAVE, DROP_NODE), for the head's
-                   // own feed of stage 0 (FEED) or to be told (ROUTE_UP, ROUTE_DOWN)
-    ACT_STEP,      // hand step to all holders of stage 0 (the last FEED named them)
-    ACT_EVENT      // hand event to the one who asked for request event.id
+    ACT_CLUSTER, // what the cluster decided, for a node (LOAD, NEXT, HOT, UNLOAD, MAY_LEAVE, DROP_NODE), for the head's
+                 // own feed of stage 0 (FEED) or to be told (ROUTE_UP, ROUTE_DOWN)
+    ACT_STEP,    // hand step to all holders of stage 0 (the last FEED named them)
+    ACT_EVENT    // hand event to the one who asked for request event.id
 };
 
 struct brain_action {
@@ -76,8 +77,8 @@ struct brain_status {
     uint32_t epoch, n_nodes, n_stages, n_blocks, blocks_used;
     uint32_t n_running, n_waiting;
     uint64_t n_route_changes, n_nodes_lost, n_preemptions, n_steps, n_tokens, n_prefill_rows;
-    uint64_t retry_after_us; // with no route: a guess for Retry-After
-    struct plan plan;        // of the current or loading route
+    uint64_t retry_after_us;     // with no route: a guess for Retry-After
+    struct plan plan;            // of the current or loading route
     struct cluster_view cluster; // holders, promotions, suspicions; its pointers are not set
     char why_down[256];
     bool stuck; // no plan fits the nodes that are there: only a further node helps

@@ -285,6 +285,7 @@ static int start_brain(struct head *h, const struct head_config *c, struct err *
                               .heartbeat_us = h->heartbeat_us,
                               .node_timeout_us = c->node_timeout_ms * 1000ull,
                               .suspect_us = c->cluster_addr ? c->suspect_ms * 1000ull : local_patience_us,
+                              .restore_us = 1000000,
                               .step_deadline_us = c->cluster_addr ? c->step_deadline_ms * 1000ull : local_patience_us,
                               .load_deadline_us = 60 * 1000000ull};
     int rc = head_plan_model(p, &c->mode, c->chunk_rows, &bc.model, e);

@@ -119,6 +119,9 @@ class Head(Process):
                 *c.head_flags]
 
 
+LAG_MS = 20
+
+
 class Node(Process):
     def __init__(self, cluster, name):
         super().__init__(cluster, name)
@@ -210,6 +213,9 @@ class Cluster:
         if not s or not s.get("ready") or len(s.get("nodes", [])) < self.n_nodes:
             return False
         roles = [[role for _, role in h] for h in self.holders(s)]
+        lags = [h.get("lag_ms", 0) for stage in s.get("stages", []) for h in stage.get("holders", [])]
+        if any(lag > LAG_MS for lag in lags):
+            return False  # one that was just filled still catches up
         return bool(roles) and all(
             "serving" in r and (redundancy == "none" or redundancy in r) and not {"loading", "feeding"} & set(r)
             for r in roles)
