@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/err.h"
+
 struct list {
     struct list *prev, *next;
 };
@@ -25,7 +27,10 @@ static inline void list_insert_after(struct list *at, struct list *link) {
     at->next = link;
 }
 
-static inline void list_push_back(struct list *head, struct list *link) { list_insert_after(head->prev, link); }
+static inline void list_push_back(struct list *head, struct list *link) {
+    ASSERT(head->prev, "list_init came first");
+    list_insert_after(head->prev, link);
+}
 
 static inline void list_push_front(struct list *head, struct list *link) { list_insert_after(head, link); }
 
@@ -40,8 +45,11 @@ static inline void list_remove(struct list *link) {
 static inline struct list *list_front(const struct list *head) { return list_is_empty(head) ? NULL : head->next; }
 
 static inline struct list *list_pop_front(struct list *head) {
-    struct list *link = list_front(head);
-    if (link) list_remove(link);
+    struct list *link = head->next;
+    if (link == head) return NULL;
+    head->next = link->next;
+    head->next->prev = head;
+    list_init(link);
     return link;
 }
 

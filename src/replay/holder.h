@@ -25,8 +25,8 @@
 // piece the holder has everything up to the step as of which the replay is; until then every step is a gap. Pieces of a
 // replay run at once, in order, in either state.
 //
-// Plain data: no I/O, no clock, one thread. Sequences' positions and tables are checked where they are computed
-// (engine/slots).
+// Plain data: no I/O, no clock, one thread. What is handed over has passed step_check; sequences' positions and tables
+// are checked where they are computed (engine/slots).
 #pragma once
 #include "base/err.h"
 #include "base/step.h"

@@ -117,6 +117,7 @@ static void add_rows(struct rows *r, struct rows_seq *q, const struct step *s, c
     for (uint32_t i = 0, n; i < from->n_rows; i += n, q->n_rows += n) {
         uint32_t at = q->n_rows % LIMIT_BLOCK_TOKENS, left = LIMIT_BLOCK_TOKENS - at, row = from->row + i;
         n = from->n_rows - i < left ? from->n_rows - i : left;
+        ASSERT(q->at, "a page for each block");
         memcpy(q->at->tokens + at, s->tokens + row, n * sizeof *s->tokens);
         if (width) memcpy(q->at->rows + at, fault + row, n);
         if (width) memcpy(page_hidden(r, q->at, at), hidden + row * width, n * width);

@@ -57,7 +57,7 @@ int sent_new(const struct sent_config *c, struct sent **out, struct err *e) {
 }
 
 void sent_reset(struct sent *s) {
-    while (!list_is_empty(&s->cursors)) sent_close(LIST_ENTRY(list_front(&s->cursors), struct sent_cursor, link));
+    LIST_EACH(it, &s->cursors) sent_close(LIST_ENTRY(it, struct sent_cursor, link));
     while (keep_next(&s->keep, NULL)) keep_pop(&s->keep);
     rows_clear(&s->rows);
     s->unstable = NULL;

@@ -33,13 +33,13 @@ void sent_reset(struct sent *s); // a new epoch: nothing was sent; cursors are c
 
 // What the stage computed: a step (in order, each id once; one known already changes nothing), or several steps merged
 // into one that carries the id of the last of them (a shadow's; only up to stable). hidden [n_rows][hidden_bytes],
-// fault [n_rows] (NULL with 0 hidden bytes); copied. Where the bound is reached, the slowest cursors are lost first.
-// ERR_LIMIT: that was not enough, or memory ran out: from now on until sent_reset there is no replay (sent_open says
-// so); steps go on, the newest are kept.
+// fault [n_rows] (NULL with 0 hidden bytes); copied. Where the bound is reached, the slowest cursors have to give up
+// first what is stable. ERR_LIMIT: that was not enough, or memory ran out: from now on until sent_reset there is no
+// replay (sent_open says so); steps go on, the newest are kept.
 int sent_step(struct sent *s, const struct step *step, const void *hidden, const uint8_t *fault,
               struct err *e) MUST_CHECK;
-// Or a piece of a replay that filled this stage. The step as of which it was taken is stable; last: it is the
-// last piece. The first one, which releases all sequences, forgets all rows at once. Cursors stay.
+// Or a piece of a replay that filled this stage. The step as of which it was taken is stable; last: it is the last
+// piece. The first one, which releases all sequences, forgets all rows at once. Cursors stay.
 void sent_replayed(struct sent *s, uint64_t as_of, bool last, const struct step *piece, const void *hidden,
                    const uint8_t *fault);
 // Every holder of every stage has this step and all before it. Never goes back.

@@ -1,6 +1,6 @@
 // Frames: what every link of the cluster carries. A fixed header of 64 bytes (little-endian), control bytes (Protocol
-// Buffers, see control.h) padded with zeros to a multiple of 8, and a payload (rows, a piece of a tensor). A decode step is
-// small, so padding counts; the receiver lays the body so that the payload is aligned to 64 (frame_body_shift).
+// Buffers, see control.h) padded with zeros to a multiple of 8, and a payload (rows, a piece of a tensor). A decode
+// step is small, so padding counts; the receiver lays the body so that the payload is aligned to 64 (frame_body_shift).
 // doc/wire.md draws it and states the compatibility rule.
 //
 // No length is believed before it was compared with the limit of the frame's type. No sockets here; thread-safe.

@@ -178,13 +178,15 @@ static bool set_carrier(int up) {
 }
 
 static bool obey(const char *order) {
-    char word[16];
-    unsigned long long n;
-    if (sscanf(order, "cut %15s", word) == 1) return set_cut(word);
-    if (sscanf(order, "pull %llu", &n) == 1) return set_carrier(n == 0);
-    if (sscanf(order, "delay %llu", &n) == 1) return atomic_store(&delay_ns, n * 1000), true;
-    if (sscanf(order, "rate %llu", &n) == 1) return atomic_store(&rate_mbit, n), true;
-    if (sscanf(order, "loss %llu", &n) == 1) return atomic_store(&loss_permille, (unsigned)n), true;
+    char word[8], value[24], *end;
+    if (sscanf(order, "%7s %23s", word, value) != 2) return false;
+    if (!strcmp(word, "cut")) return set_cut(value);
+    unsigned long long n = strtoull(value, &end, 10);
+    if (*end) return false;
+    if (!strcmp(word, "pull")) return set_carrier(n == 0);
+    if (!strcmp(word, "delay")) return atomic_store(&delay_ns, n * 1000), true;
+    if (!strcmp(word, "rate")) return atomic_store(&rate_mbit, n), true;
+    if (!strcmp(word, "loss")) return atomic_store(&loss_permille, (unsigned)n), true;
     return false;
 }
 

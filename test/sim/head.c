@@ -233,6 +233,12 @@ void head_carries_out(struct world *w) {
 
 // --- what nodes say
 
+static bool is_leaving(const struct world *w, uint64_t session) {
+    for (uint32_t i = 0; i < w->n_peers; i++)
+        if (w->peers[i].session == session) return w->peers[i].leaving;
+    return true;
+}
+
 // Whether each stage would still have a holder that can go on at once.
 static bool can_do_without(struct world *w, uint64_t node) {
     static struct brain_status s;
@@ -242,7 +248,8 @@ static bool can_do_without(struct world *w, uint64_t node) {
         const struct cluster_stage *stage = &s.cluster.stage[i];
         bool any = false;
         for (uint32_t k = 0; k < stage->n; k++)
-            any |= stage->holder[k].node != node && stage->holder[k].phase == HOLDING_LEVEL;
+            any |= stage->holder[k].node != node && stage->holder[k].phase == HOLDING_LEVEL &&
+                   !is_leaving(w, stage->holder[k].node);
         if (!any) return false;
     }
     return true;

@@ -260,7 +260,10 @@ static int setup(void **state) {
     struct ca *ca;
     struct err e;
     strcpy(dir, "/tmp/loom-links-test-XXXXXX");
-    if (!w || !mkdtemp(dir) || ca_open(dir, &ca, &e)) return -1;
+    if (!w || !mkdtemp(dir) || ca_open(dir, &ca, &e)) {
+        free(w);
+        return -1;
+    }
     for (int i = 0; i < N_NODES; i++) make_ident(ca, &w->fake[i].ident);
     ca_free(ca);
     w->control = control_new();

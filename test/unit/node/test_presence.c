@@ -196,13 +196,12 @@ static bool is_gone(int pid) {
 }
 
 static int read_pid(const struct node *n) {
-    char path[96];
-    int pid = 0;
+    char path[96], line[32] = "";
     snprintf(path, sizeof path, "%s/pid", n->dir);
     FILE *f = fopen(path, "r");
-    if (f && fscanf(f, "%d", &pid) != 1) pid = 0;
+    if (f && !fgets(line, sizeof line, f)) line[0] = 0;
     if (f) fclose(f);
-    return pid;
+    return (int)strtol(line, NULL, 10);
 }
 
 static void await_gone(int pid) {

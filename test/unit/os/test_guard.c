@@ -48,7 +48,7 @@ static int read_number(const char *path, const char *key) {
     int value = -1;
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f))
-        if (!strncmp(line, key, strlen(key))) value = atoi(line + strlen(key));
+        if (!strncmp(line, key, strlen(key))) value = (int)strtol(line + strlen(key), NULL, 10);
     if (f) fclose(f);
     return value;
 }
@@ -69,7 +69,7 @@ static pid_t find_guardian(pid_t parent) {
     DIR *d = opendir("/proc");
     for (struct dirent *e = readdir(d); e && !found; e = readdir(d)) {
         char path[280];
-        pid_t pid = atoi(e->d_name);
+        pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
         if (pid <= 0) continue;
         snprintf(path, sizeof path, "/proc/%d/status", pid);
         if (read_number(path, "PPid:") == parent && has_name(pid, "loom-guard")) found = pid;
