@@ -196,6 +196,29 @@ static void test_ended_sequences_are_dropped(void **state) {
     holder_free(h);
 }
 
+// A chunk's first rows may need no new block, and say nothing of where the next one goes.
+static void test_blocks_that_come_later(void **state) {
+    (void)state;
+    struct holder *h = fresh(0, 32, 1 << 20);
+    uint32_t a = 4, b = 5;
+    const struct holder_job *j;
+    give(h, one(1, 1, 0, 3, &a));
+    holder_stable(h, 1);
+    holder_done(h, holder_next(h));
+    holder_set_chunk(h, 2);
+    give(h, one(2, 1, 3, 1, NULL));
+    struct step *s = one(3, 1, 4, 1, &b);
+    s->seqs[0].first_block = 1;
+    give(h, s);
+    holder_stable(h, 3);
+    j = holder_next(h);
+    assert_int_equal(j->step->n_rows, 2);
+    assert_int_equal(j->step->n_blocks, 1);
+    assert_int_equal(j->step->seqs[0].first_block, 1);
+    holder_done(h, j);
+    holder_free(h);
+}
+
 static void test_chunks_have_a_limit(void **state) {
     (void)state;
     struct holder *h = fresh(0, 8, 1 << 20);
@@ -370,6 +393,7 @@ int main(void) {
         cmocka_unit_test(test_lazy_waits_for_stable_rows),
         cmocka_unit_test(test_hot_sends_what_became_stable),
         cmocka_unit_test(test_ended_sequences_are_dropped),
+        cmocka_unit_test(test_blocks_that_come_later),
         cmocka_unit_test(test_chunks_have_a_limit),
         cmocka_unit_test(test_bound),
         cmocka_unit_test(test_replay),
