@@ -308,7 +308,8 @@ static void storm(uint64_t seed) {
     fh_start(&h, 4);
     all_join(&h, 4);
     fh_epoch(&h, 1);
-    const struct fh_next all = {.n = 3, .node = {1, 2, 3}},
+    // As the head does it: only one fills, and the other does not know of the empty one before that is level.
+    const struct fh_next all = {.n = 3, .node = {1, 2, 3}}, others = {.n = 2, .node = {1, 2}},
                          refill = {.n = 3, .node = {1, 2, 3}, .replay = {0, 0, true}};
     fh_load(&h, 0, 0, 2, true, all);
     fh_load(&h, 1, 1, 2, true, none);
@@ -334,8 +335,8 @@ static void storm(uint64_t seed) {
             fh_plain(&h, 3, FRAME_UNLOAD, 1);
             fh_load(&h, 3, 1, 2, false, none);
             await(&h, stage_ready, 3, 1, "READY");
+            fh_set_next(&h, 2, 0, others);
             fh_set_next(&h, 0, 0, refill);
-            fh_set_next(&h, 2, 0, refill);
             await(&h, stage_fed, 3, 1, "FED");
             await(&h, stage_level, 3, 1, "what came since");
             fh_set_next(&h, 2, 0, all);
