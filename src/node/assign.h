@@ -81,7 +81,6 @@ struct assignment {
     bool has_run;        // a job was given out: the first one empties the stage, which was another assignment's
     double us_per_row;   // of lazy jobs; 0: not known yet
     uint32_t chunk_rows; // of lazy jobs, while steps come
-    bool is_idle;        // no step came for NODE_IDLE_MS
     uint64_t last_accepted, last_accepted_us; // as the last heartbeats saw it
     atomic_bool over;                         // ENDED, for the compute threads
 

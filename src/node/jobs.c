@@ -91,7 +91,7 @@ static void measure(struct assignment *a, const struct work *w) {
     double want = a->us_per_row > 0 ? NODE_CHUNK_US / a->us_per_row : max;
     uint32_t chunk = want < NODE_CHUNK_ROWS_MIN ? NODE_CHUNK_ROWS_MIN : want < max ? (uint32_t)want : max;
     a->chunk_rows = chunk < max ? chunk : max;
-    if (!a->is_idle) holder_set_chunk(a->holder, a->chunk_rows);
+    holder_set_chunk(a->holder, a->chunk_rows);
 }
 
 // Else the last few steps before a pause would wait for the next request, and with them the blocks that they release.
@@ -103,8 +103,7 @@ void jobs_check_idle(struct node *n, uint64_t now_us) {
         holder_counts(a->holder, &c);
         if (c.accepted != a->last_accepted) a->last_accepted_us = now_us;
         a->last_accepted = c.accepted;
-        a->is_idle = now_us >= a->last_accepted_us + NODE_IDLE_MS * 1000ull;
-        holder_set_chunk(a->holder, a->is_idle ? 1 : a->chunk_rows);
+        holder_set_idle(a->holder, now_us >= a->last_accepted_us + NODE_IDLE_MS * 1000ull);
     }
     jobs_pump(n);
 }

@@ -134,12 +134,14 @@ void holder_set_chunk(struct holder *h, uint32_t rows) {
     h->chunk_rows = rows;
 }
 
+void holder_set_idle(struct holder *h, bool idle) { h->idle = idle; }
+
 // Whether enough stable rows wait to be worth a chunk.
 static bool chunk_is_due(const struct holder *h) {
     uint64_t rows = 0;
     for (const struct kept *r = h->next; r && r->step.id <= h->stable; r = keep_next(&h->keep, r)) {
         rows += r->step.n_rows ? r->step.n_rows : 1;
-        if (rows >= h->chunk_rows) return true;
+        if (rows >= h->chunk_rows || h->idle) return true;
     }
     return false;
 }

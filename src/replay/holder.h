@@ -66,6 +66,8 @@ void holder_set_hot(struct holder *h, bool hot);
 // Rows that a lazy holder collects before it runs them; 1 .. max_rows. A step without rows counts as one: with 1
 // everything that is stable runs.
 void holder_set_chunk(struct holder *h, uint32_t rows);
+// Where no steps come for a while nothing is worth waiting for: what is stable runs at once, in chunks as large.
+void holder_set_idle(struct holder *h, bool idle);
 
 // The next job, or NULL. Jobs are carried out and finished in the order in which they were given.
 const struct holder_job *holder_next(struct holder *h);

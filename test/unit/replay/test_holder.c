@@ -196,6 +196,23 @@ static void test_ended_sequences_are_dropped(void **state) {
     holder_free(h);
 }
 
+// What waits when no more steps come runs at once, and still as one chunk.
+static void test_idle_runs_what_waits(void **state) {
+    (void)state;
+    struct holder *h = fresh(0, 32, 1 << 20);
+    uint32_t block = 4;
+    holder_set_chunk(h, 16);
+    for (uint64_t id = 1; id <= 5; id++) give(h, one(id, 1, (uint32_t)id - 1, 1, id == 1 ? &block : NULL));
+    holder_stable(h, 5);
+    assert_null(holder_next(h));
+    holder_set_idle(h, true);
+    const struct holder_job *j = holder_next(h);
+    assert_non_null(j);
+    assert_int_equal(j->step->n_rows, 5);
+    holder_done(h, j);
+    holder_free(h);
+}
+
 // A chunk's first rows may need no new block, and say nothing of where the next one goes.
 static void test_blocks_that_come_later(void **state) {
     (void)state;
@@ -393,6 +410,7 @@ int main(void) {
         cmocka_unit_test(test_lazy_waits_for_stable_rows),
         cmocka_unit_test(test_hot_sends_what_became_stable),
         cmocka_unit_test(test_ended_sequences_are_dropped),
+        cmocka_unit_test(test_idle_runs_what_waits),
         cmocka_unit_test(test_blocks_that_come_later),
         cmocka_unit_test(test_chunks_have_a_limit),
         cmocka_unit_test(test_bound),
