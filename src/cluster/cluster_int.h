@@ -20,7 +20,9 @@ enum {
     SHAKEN_US = 500 * 1000,             // after a loss, what those before it say is about the broken link
     SLOW_US = 2 * 1000 * 1000,          // a holder may be behind the steps that are done for so long
     CALM_US = 500 * 1000,               // a suspect is well for so long before the alarm ends
-    CALM_MAX_US = 30 * 1000 * 1000,     // after alarms that were false again and again
+    CALM_MAX_US = 4 * 1000 * 1000,      // after alarms that were false again and again
+    OUTAGE_US = 250 * 1000,             // an alarm that had a reason for so long was no false one
+    REST_US = 30 * 1000 * 1000,         // who was too slow takes no stage off a busier node for so long
     BALANCE_US = 500 * 1000,            // a holder is LEVEL for so long before it takes a stage off a busier node
     STEADY_US = 60 * 1000 * 1000        // after so long without one, what was wrong before is forgotten
 };
@@ -59,6 +61,7 @@ struct hold {
     char failed_why[160];
     uint64_t behind_us, behind_step; // NEVER, or since when it has not had that step, which is done
     uint64_t well_us, well_step;     // of a suspect: NEVER, or since when nothing is wrong with it; what was sent then
+    uint64_t alarm_us, reason_us;    // of a suspect: since when; when there was a reason last
     uint64_t rest_us;                // takes no stage off a busier node before: it was slow
     uint64_t catch_step;             // NEVER, or: takes over from one that lives as soon as it has done this
     uint32_t n_told;

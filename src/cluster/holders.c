@@ -245,7 +245,7 @@ static void check_slow(struct cluster *c, uint32_t s, uint64_t now_us) {
         holders_make_first(c, s, k);
         c->n_promotions++;
         p->hold[k].suspect = false;
-        p->hold[k].rest_us = now_us + CALM_MAX_US;
+        p->hold[k].rest_us = now_us + REST_US;
         return;
     }
 }

@@ -26,17 +26,24 @@ void phi_init(struct phi *p, uint64_t now_us, uint64_t usual_us) {
     add(p, usual_us + usual_us / 4);
 }
 
+// Mean and PHI_DEVIATIONS deviations.
+static uint64_t usual_us(const struct phi *p) {
+    double mean = (double)p->sum / p->n, square = (double)p->sum_of_squares / p->n;
+    double variance = square > mean * mean ? square - mean * mean : 0;
+    return (uint64_t)(mean + PHI_DEVIATIONS * sqrt(variance));
+}
+
 void phi_beat(struct phi *p, uint64_t now_us) {
-    add(p, now_us > p->last_us ? now_us - p->last_us : 0);
+    uint64_t interval_us = now_us > p->last_us ? now_us - p->last_us : 0;
+    uint64_t most_us = usual_us(p) + p->sum / p->n / 2;
+    add(p, interval_us < most_us ? interval_us : most_us);
     if (now_us > p->last_us) p->last_us = now_us;
 }
 
 void phi_shift(struct phi *p, uint64_t by_us) { p->last_us += by_us; }
 
 uint64_t phi_due_us(const struct phi *p, uint64_t least_us, uint64_t most_us) {
-    double mean = (double)p->sum / p->n, square = (double)p->sum_of_squares / p->n;
-    double variance = square > mean * mean ? square - mean * mean : 0;
-    uint64_t silence = (uint64_t)(mean + PHI_DEVIATIONS * sqrt(variance));
+    uint64_t silence = usual_us(p);
     if (silence > most_us) silence = most_us;
     if (silence < least_us) silence = least_us;
     return p->last_us + silence;

@@ -19,6 +19,8 @@ struct phi {
 
 // usual_us: between beats, as long as nothing is known.
 void phi_init(struct phi *p, uint64_t now_us, uint64_t usual_us);
+// An outage is no jitter: a longer interval counts as the one at which phi reached 8, and half a mean. Else a node that
+// was away for a second could be away for another half unnoticed, as long as the window remembers.
 void phi_beat(struct phi *p, uint64_t now_us);
 void phi_shift(struct phi *p, uint64_t by_us); // time that counts as if it had not passed
 // When the silence since the last beat reaches phi 8; at most most_us of silence, but never less than least_us.

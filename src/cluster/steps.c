@@ -28,10 +28,29 @@ static uint64_t start_us(const struct steps *s) {
     return sent > s->last_done_us ? sent : s->last_done_us;
 }
 
+// The usual time of a bucket. One without history borrows from the next smaller one, because time grows at most in
+// proportion to rows; or, as an upper bound, from a larger one.
+static uint64_t usual_us(const struct steps *s, uint32_t b) {
+    for (uint32_t i = b + 1; i-- > 0;)
+        if (s->usual[i].mean_us) return (s->usual[i].mean_us + 4 * s->usual[i].dev_us) << (b - i);
+    for (uint32_t i = b + 1; i < STEPS_BUCKETS; i++)
+        if (s->usual[i].mean_us) return s->usual[i].mean_us + 4 * s->usual[i].dev_us;
+    return 0;
+}
+
+// How long one of this bucket takes at most without being late; 0: nothing is known.
+static uint64_t late_us(const struct steps *s, uint32_t b) {
+    uint64_t usual = usual_us(s, b);
+    return usual ? 2 * usual + LATE_SPARE_US : 0;
+}
+
 void steps_done(struct steps *s, uint64_t now_us, uint64_t id) {
     if (s->n == 0 || s->flight[s->at].id != id) return;
     uint64_t took = now_us > start_us(s) ? now_us - start_us(s) : 1;
     uint32_t b = bucket_of(s->flight[s->at].n_rows);
+    // What came late tells of an outage, not of what steps take; but where all come late, the bound moves.
+    uint64_t late = late_us(s, b);
+    if (late && took > late) took = late;
     uint64_t mean = s->usual[b].mean_us, off = took > mean ? took - mean : mean - took;
     if (mean == 0) {
         s->usual[b].mean_us = took;
@@ -55,16 +74,6 @@ void steps_shift(struct steps *s, uint64_t by_us) {
     s->last_done_us += by_us;
 }
 
-// The usual time of a bucket. One without history borrows from the next smaller one, because time grows at most in
-// proportion to rows; or, as an upper bound, from a larger one.
-static uint64_t usual_us(const struct steps *s, uint32_t b) {
-    for (uint32_t i = b + 1; i-- > 0;)
-        if (s->usual[i].mean_us) return (s->usual[i].mean_us + 4 * s->usual[i].dev_us) << (b - i);
-    for (uint32_t i = b + 1; i < STEPS_BUCKETS; i++)
-        if (s->usual[i].mean_us) return s->usual[i].mean_us + 4 * s->usual[i].dev_us;
-    return 0;
-}
-
 uint64_t steps_due_us(const struct steps *s, uint64_t *id) {
     if (s->n == 0) return UINT64_MAX;
     *id = s->flight[s->at].id;
@@ -74,7 +83,7 @@ uint64_t steps_due_us(const struct steps *s, uint64_t *id) {
 
 uint64_t steps_late_us(const struct steps *s, uint64_t *id) {
     if (s->n == 0) return UINT64_MAX;
-    uint64_t usual = usual_us(s, bucket_of(s->flight[s->at].n_rows));
+    uint64_t late = late_us(s, bucket_of(s->flight[s->at].n_rows));
     *id = s->flight[s->at].id;
-    return usual ? start_us(s) + 2 * usual + LATE_SPARE_US : UINT64_MAX;
+    return late ? start_us(s) + late : UINT64_MAX;
 }

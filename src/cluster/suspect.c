@@ -9,10 +9,12 @@
 //        TRUSTED ----------------------------------> SUSPECT ---------------------------------------> (holders.c)
 //           ^                                           |
 //           +-------------------------------------------+
-//             no reason for calm_us, and it has done what was sent when the last reason ended: a false alarm
+//             no reason for calm_us, and it has done what was sent when the last reason ended
 //
-// A suspect goes on to serve; the backup runs hot beside it, and the first result of each step wins. calm_us doubles
-// with each false alarm about a node, so that one which stumbles every second does not make its backup start and stop.
+// A suspect goes on to serve; the backup runs hot beside it, and the first result of each step wins. An alarm whose
+// reasons were over within OUTAGE_US was false. calm_us doubles with each false alarm about a node, so that one which
+// stumbles every second does not make its backup start and stop; but not by much: two that run the same steps on a
+// machine that is full make each other late, and alarms would never end.
 
 bool suspect_is_silent(const struct cluster *c, const struct member *m, uint64_t now_us) {
     return now_us >= phi_due_us(&m->phi, c->config.suspect_us, c->config.node_timeout_us / 2);
@@ -82,14 +84,16 @@ uint32_t suspect_backup(struct cluster *c, uint32_t stage, uint64_t now_us) {
 static void begin_alarm(struct cluster *c, struct hold *h, struct member *m, uint64_t now_us) {
     h->suspect = true;
     h->well_us = NEVER;
+    h->alarm_us = now_us;
     c->n_suspicions++;
     if (m->alarm_us == NEVER || now_us >= m->alarm_us + STEADY_US) m->calm_us = CALM_US;
 }
 
 static void end_alarm(struct cluster *c, struct hold *h, struct member *m, uint64_t now_us) {
+    bool was_out = h->reason_us >= h->alarm_us + OUTAGE_US;
     h->suspect = false;
-    c->n_false_alarms++;
-    m->calm_us = earlier(2 * m->calm_us, CALM_MAX_US);
+    if (!was_out) c->n_false_alarms++;
+    m->calm_us = was_out ? CALM_US : earlier(2 * m->calm_us, CALM_MAX_US);
     m->alarm_us = now_us;
 }
 
@@ -104,6 +108,7 @@ static void refresh_one(struct cluster *c, uint32_t stage, uint64_t now_us) {
     }
     if (reason) {
         h->well_us = NEVER;
+        h->reason_us = now_us;
     } else if (h->well_us == NEVER) {
         h->well_us = now_us;
         h->well_step = c->sent_step;

@@ -244,11 +244,11 @@ static int add_node(const struct cluster_view *v, const struct links_node *n, bo
     return buf_addf(out,
                     "],\"memory_bytes\":%llu,\"memory_used_bytes\":%llu,"
                     "\"blocks_used\":%u,\"slots_used\":%u,\"steps\":%llu,\"busy_us\":%llu,\"waited\":%llu,"
-                    "\"sent_bytes\":%llu,\"received_bytes\":%llu,\"rtt_ms\":%.3f}",
+                    "\"sent_bytes\":%llu,\"received_bytes\":%llu,\"rtt_ms\":%.3f,\"silent_ms\":%.3f}",
                     (unsigned long long)n->memory_bytes, (unsigned long long)n->memory_used_bytes, n->blocks_used,
                     n->slots_used, (unsigned long long)n->steps, (unsigned long long)n->busy_us,
                     (unsigned long long)n->waited, (unsigned long long)n->sent_bytes,
-                    (unsigned long long)n->received_bytes, n->rtt_ms);
+                    (unsigned long long)n->received_bytes, n->rtt_ms, (double)n->silent_us / 1000);
 }
 
 // The snapshot is a few hundred KB at most and asked for rarely: written out under the lock rather than copied.

@@ -119,7 +119,7 @@ class Head(Process):
                 *c.head_flags]
 
 
-LAG_MS = 20
+LAG_MS, SILENT_MS = 20, 50
 
 
 class Node(Process):
@@ -216,6 +216,10 @@ class Cluster:
         lags = [h.get("lag_ms", 0) for stage in s.get("stages", []) for h in stage.get("holders", [])]
         if any(lag > LAG_MS for lag in lags):
             return False  # one that was just filled still catches up
+        if any(h.get("suspect") for stage in s.get("stages", []) for h in stage.get("holders", [])):
+            return False  # what it sends may still wait for TCP to try again
+        if any(n.get("silent_ms", 0) > SILENT_MS for n in s["nodes"]):
+            return False  # its cable is back, but TCP has not tried again yet
         return bool(roles) and all(
             "serving" in r and (redundancy == "none" or redundancy in r) and not {"loading", "feeding"} & set(r)
             for r in roles)

@@ -50,6 +50,32 @@ static void test_phi_follows_jitter(void **state) {
     assert_in_range(phi_due_us(&even, 0, 1000000), 30000, 60000);
 }
 
+// An outage is over when it is over: the next one is seen as soon as the first.
+static void test_outages_do_not_blunt_it(void **state) {
+    (void)state;
+    struct phi p;
+    struct steps s;
+    uint64_t id, now = 0;
+    phi_init(&p, 0, 20000);
+    steps_reset(&s, 1000);
+    for (int i = 1; i < 400; i++) {
+        uint64_t us = i % 50 ? 20000 : 1000000;
+        phi_beat(&p, now + us);
+        steps_sent(&s, now, (uint64_t)i, 4);
+        steps_done(&s, now += us, (uint64_t)i);
+    }
+    assert_in_range(phi_due_us(&p, 0, 1000000) - now, 20000, 200000);
+    steps_sent(&s, now, 400, 4);
+    assert_in_range(steps_late_us(&s, &id) - now, 40000, 200000);
+    for (int i = 0; i < 400; i++) { // but what is slow all the time is not late
+        phi_beat(&p, now + 60000);
+        steps_done(&s, now += 60000, 400 + (uint64_t)i);
+        steps_sent(&s, now, 401 + (uint64_t)i, 4);
+    }
+    assert_true(phi_due_us(&p, 0, 10000000) - now >= 60000);
+    assert_true(steps_late_us(&s, &id) - now > 60000);
+}
+
 static void test_step_bound_follows_history(void **state) {
     (void)state;
     struct steps s;
@@ -334,6 +360,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_phi_is_eight_when_it_is_due),
         cmocka_unit_test(test_phi_follows_jitter),
+        cmocka_unit_test(test_outages_do_not_blunt_it),
         cmocka_unit_test(test_step_bound_follows_history),
         cmocka_unit_test(test_silence_makes_the_shadow_hot),
         cmocka_unit_test(test_false_alarms),
