@@ -155,7 +155,7 @@ void holders_make_first(struct cluster *c, uint32_t stage, uint32_t k) {
     struct post *p = &c->post[stage];
     struct hold first = p->hold[k];
     p->hold[k] = p->hold[0];
-    first.suspect = false;
+    first.suspect = p->hold[k].suspect = false; // the word is about the one that serves
     first.behind_us = first.well_us = first.catch_step = NEVER;
     p->hold[0] = first;
     p->vacant = false;

@@ -50,6 +50,8 @@ static struct bench bench;
 static inline struct cluster_view view(const struct bench *b) {
     struct cluster_view v;
     cluster_view(b->c, &v);
+    for (uint32_t s = 0; s < LIMIT_STAGES; s++) // only who serves can be under suspicion
+        for (uint32_t k = 1; k < v.stage[s].n; k++) assert_false(v.stage[s].holder[k].suspect);
     return v;
 }
 
