@@ -339,12 +339,25 @@ static uint32_t n_staying(struct cluster *c, uint32_t s) {
     return n;
 }
 
-// One more than needed is there after a handover, and while one is on its way.
+// Holders beside k that could go on if the one that serves was lost now, that one included.
+static uint32_t n_fit_without(struct cluster *c, uint32_t s, uint32_t k) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->post[s].n; i++) {
+        const struct hold *h = &c->post[s].hold[i];
+        bool fit = c->config.redundancy == REDUNDANCY_SHADOW ? h->phase == HOLDING_LEVEL : h->phase != HOLDING_LOADING;
+        n += i != k && fit && !holders_leave(c, h);
+    }
+    return n;
+}
+
+// One more than needed is there after a handover, and while one is on its way: the old one stays until the new one is
+// as good.
 static void trim(struct cluster *c, uint32_t s, uint64_t now_us) {
     struct post *p = &c->post[s];
     if (n_staying(c, s) <= n_needed(c) || holders_leave(c, &p->hold[0])) return;
     for (uint32_t k = p->n; k-- > 1;) {
-        if (p->hold[k].wants_hot || handover_is_heir(c, s, &p->hold[k])) continue;
+        if (p->hold[k].wants_hot || handover_is_heir(c, s, &p->hold[k]) || n_fit_without(c, s, k) < n_needed(c))
+            continue;
         holders_drop(c, now_us, s, k, false);
         return;
     }

@@ -178,6 +178,38 @@ static void test_redundancy_comes_back_while_requests_run(void **state) {
     cluster_free(b->c);
 }
 
+// A node that is back takes a stage over; meanwhile no stage is without a second holder that could go on.
+static void test_a_handover_never_thins_out(void **state) {
+    (void)state;
+    struct bench *b = up(3, REDUNDANCY_SHADOW);
+    recover(b);
+    steps(b, 5);
+    lose(b, 3);
+    for (int i = 0; i < 200; i++) {
+        steps(b, 1);
+        load_all(b);
+        feed_all(b);
+    }
+    check_whole(b, 2);
+    join(b, 4, 1300);
+    bool serves = false;
+    for (int i = 0; i < 400 && !serves; i++) {
+        steps(b, 1);
+        if (i % 8 == 7) load_all(b); // loading takes its time
+        if (i % 8 == 3) feed_all(b);
+        struct cluster_view v = view(b);
+        for (uint32_t s = 0; s < v.plan->n_stages; s++) {
+            uint32_t level = 0;
+            for (uint32_t k = 0; k < v.stage[s].n; k++) level += v.stage[s].holder[k].phase == HOLDING_LEVEL;
+            assert_true(level >= 2);
+            serves |= server(b, s) == 4;
+        }
+    }
+    assert_true(serves);
+    assert_int_equal(view(b).epoch, 1);
+    cluster_free(b->c);
+}
+
 static void test_a_spare_takes_over_with_a_replay(void **state) {
     (void)state;
     for (uint32_t stage = 0; stage < 3; stage++) {
@@ -719,6 +751,7 @@ int main(void) {
         cmocka_unit_test(test_promotion),
         cmocka_unit_test(test_two_losses_at_once),
         cmocka_unit_test(test_redundancy_comes_back_while_requests_run),
+        cmocka_unit_test(test_a_handover_never_thins_out),
         cmocka_unit_test(test_a_spare_takes_over_with_a_replay),
         cmocka_unit_test(test_spares_are_filled_one_after_the_other),
         cmocka_unit_test(test_loss_of_the_feeder),
