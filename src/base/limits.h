@@ -16,6 +16,7 @@ enum {
     LIMIT_SEQ_BLOCKS = LIMIT_CONTEXT / LIMIT_BLOCK_TOKENS,
     LIMIT_HIDDEN = 1 << 16, // width of the residual stream
     LIMIT_HEAD_DIM = 256,
+    LIMIT_ROPE_VALUES = LIMIT_HEAD_DIM + 2, // frequencies and factors of two sets (model_rope_get)
     LIMIT_VOCAB = 1 << 20,
     LIMIT_FRAME_CONTROL = 1 << 20, // bytes of the protobuf part of a frame
     LIMIT_FRAME_PAYLOAD = 1 << 28, // bytes of the tensor part of a frame
@@ -52,9 +53,20 @@ enum {
     LIMIT_LINKS_OF_HOST = 16,      // of them from one address
     LIMIT_HOLDERS = 3,      // nodes that hold the same stage: the one that serves, a shadow, one that comes or goes
     LIMIT_NODE_STAGES = 16, // stages that one node holds
-    LIMIT_KEEP_BYTES = 16 << 10,        // what the journal keeps of a request for the one who asked
-    LIMIT_JOURNAL_RECORD = 32 << 20,    // bytes of one record of the journal
-    LIMIT_JOURNAL_REQUESTS = 8192,      // requests that the journal follows
-    LIMIT_ANSWERS_KEPT = 8192,          // streams that can be resumed: those in the making, and those that ended lately
-    LIMIT_ANSWERS_KEPT_BYTES = 64 << 20 // tokens of those that ended
+    LIMIT_KEEP_BYTES = 16 << 10,     // what the journal keeps of a request for the one who asked
+    LIMIT_JOURNAL_RECORD = 32 << 20, // bytes of one record of the journal
+    LIMIT_JOURNAL_REQUESTS = 8192,   // requests that the journal follows
+    LIMIT_ANSWERS_KEPT = 8192,       // streams that can be resumed: those in the making, and those that ended lately
+    LIMIT_ANSWERS_KEPT_BYTES = 64 << 20, // tokens of those that ended
+    LIMIT_GGUF_KEYS = 1 << 16,           // metadata of one GGUF file
+    LIMIT_GGUF_KEY = 1 << 16,            // bytes of one key, with the NUL
+    LIMIT_GGUF_ALIGNMENT = 1 << 20,
+    LIMIT_GGUF_HEADER = 1 << 30,     // bytes of a header that is written
+    LIMIT_PULL_FILES = 65536,        // files that a hub's listing of one model names
+    LIMIT_PULL_PAGE_BYTES = 8 << 20, // of one page of it
+    LIMIT_PULL_PAGES = 256,          // of one listing
+    LIMIT_PULL_PATH = 1024,          // bytes of a path in it, with the NUL
+    LIMIT_PULL_CONNECTIONS = 64,     // of one `loom pull`
+    LIMIT_PULL_RANGES = 256,         // parts of a file that are here while others are missing
+    LIMIT_PULL_URL = 8192            // bytes of a URL, with the NUL
 };
