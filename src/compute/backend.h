@@ -47,12 +47,25 @@ struct attention_spec {
     uint32_t n_heads, n_kv_heads, head_dim;
     uint32_t window; // 0: none; else keys j > pos - window
     float scale;     // NUMERICS 6.2 (and 6.6 with had): multiplies the integer score
+    float softcap;   // NUMERICS 12.4: a score s (before log2 e) becomes softcap * tanh(s / softcap); 0: none
     bool had;        // Q and K are Hadamard-turned before they are quantised (KV_I8 only)
+};
+
+enum activation { ACT_SILU, ACT_GELU_TANH };
+
+enum router_kind {
+    ROUTER_SOFTMAX, // NUMERICS 7.2
+    ROUTER_SIGMOID  // NUMERICS 12.6: chosen by sigmoid(logit) + bias, weighted by sigmoid(logit)
 };
 
 struct moe_spec {
     uint32_t n_experts, top_k;
-    bool norm_topk;                                             // NUMERICS 7.2
+    enum activation act;
+    enum router_kind router;
+    bool norm_topk;                // NUMERICS 7.2
+    const float *bias;             // ROUTER_SIGMOID: [n_experts] in the backend's memory, or NULL
+    uint32_t n_groups, top_groups; // ROUTER_SIGMOID: only experts of the best groups are chosen from; 1, 1: all
+    float weights_scale;           // the weights are multiplied by it last; 1: not at all
     const struct weight *const *gate, *const *up, *const *down; // [n_experts] each
 };
 
@@ -79,9 +92,9 @@ struct backend_ops {
     void (*kv_free)(struct kv_cache *kv);
     uint64_t (*kv_block_bytes)(const struct kv_spec *spec); // one block over all n_layers
 
-    // x[r] = embedding row of ids[r] in f32, rounded to bf16 unless keep_f32 (NUMERICS 3.4).
-    void (*embed)(struct backend *be, const struct weight *w, const int32_t *host_ids, const struct batch *b,
-                  bool keep_f32, float *x);
+    // x[r] = embedding row of ids[r] in f32 (NUMERICS 3.4) times scale (12.5), then rounded to bf16 unless keep_f32.
+    void (*embed)(struct backend *be, const struct weight *w, const int32_t *host_ids, float scale,
+                  const struct batch *b, bool keep_f32, float *x);
     // y[r][g] = norm of group g of row r: n_groups groups of n values, each normed alone with the same w[n]. x may be
     // y.
     void (*rmsnorm)(struct backend *be, const float *x, const float *w, uint32_t n_groups, uint32_t n, float eps,
@@ -105,10 +118,15 @@ struct backend_ops {
     // out [n_rows][n_heads * head_dim] from q (same shape, used up). kv_write of this layer came before.
     void (*attention)(struct backend *be, const struct kv_cache *kv, uint32_t layer, const struct attention_spec *s,
                       float *q, const struct batch *b, float *out);
-    // h = silu(g) * u over [n_rows][n]. h may be g.
-    void (*silu_mul)(struct backend *be, const float *g, const float *u, uint32_t n, const struct batch *b, float *h);
-    // y = sum over the chosen experts (NUMERICS 7.2, 7.3). logits [n_rows][n_experts] from the float router; x is the
-    // normed row [n_rows][hidden], q the same quantised (one of them NULL as in matmul).
+    // h = act(g) * u over [n_rows][n] (NUMERICS 7.1, 12.3). h may be g.
+    void (*act_mul)(struct backend *be, enum activation act, const float *g, const float *u, uint32_t n,
+                    const struct batch *b, float *h);
+    // x[r][i] = host_factor[r] * x[r][i] over [n_rows][n] (NUMERICS 12.5: queries that grow with their position).
+    void (*scale_rows)(struct backend *be, float *x, uint32_t n, const float *host_factor, const struct batch *b);
+    // x = cap * tanh(x / cap) over [n_rows][n], cap > 0 (NUMERICS 12.2: final logits).
+    void (*softcap)(struct backend *be, float *x, uint32_t n, float cap, const struct batch *b);
+    // y = sum over the chosen experts (NUMERICS 7.2, 7.3, 12.6, 12.7). logits [n_rows][n_experts] from the float
+    // router; x is the normed row [n_rows][hidden], q the same quantised (one of them NULL as in matmul).
     void (*moe)(struct backend *be, const struct moe_spec *s, const float *logits, const struct qrows *q,
                 const float *x, const struct batch *b, float *y);
     // y = a + b2 over [n_rows][n]. With round_bf16 the sum is rounded to bf16 (kept as f32). y may be a.

@@ -1,9 +1,6 @@
 // Inputs come from an integer generator, so that they are the same everywhere before any kernel ran. The wanted hashes
 // are those of the numeric contract; every implementation has to reach them.
-#include "compute/selftest.h"
-
-#include "compute/cpu/kv_layout.h"
-#include "compute/cpu/sampler.h"
+#include "compute/selftest_int.h"
 
 #include <stdlib.h>
 
@@ -40,54 +37,32 @@ static const struct {
     {"attention_128_win100", 0x469c2f6cf268f008},
     {"router_topk", 0x4a350e52779f44b7},
     {"sampler", 0x45ca9c13cf92c5a9},
+    {"tanh", 0x0bd9963149e67688},
+    {"softcap", 0xbb50acb07aeb5c7b},
+    {"gelu", 0x611dcd6c798ce53f},
+    {"attention_64_cap", 0xf5108c4689b8be01},
+    {"attention_f16", 0x3dcfa7ba1d32615f},
+    {"attention_f16_cap", 0xed269c5de050085d},
+    {"router_sigmoid", 0x9c55773430c3fa94},
+    {"position_factor", 0xb0478ca631b19e64},
 };
 
-enum {
-    FLOATS = 65536, // of each buffer below
-    PANEL_BYTES = 16 * 2304 * 4,
-    DOT_K = 2304, // two segments and a short one
-    DOT_ROWS = 12,
-    DOT_TOKENS = 3,
-    DOT_BLOCKS = DOT_K / REF_ACT_BLOCK,
-    KEYS = 2101,
-    KEY_BLOCKS = (KEYS + REF_KEY_BLOCK - 1) / REF_KEY_BLOCK,
-    QUERIES = 11,
-    TILED_TOKENS = 15 // 8 + 4 + 2 + 1: every tile of the matrix kernels
-};
-
-struct test {
-    const struct kern *k;
-    struct selftest_result *r;
-    uint32_t n; // hashes made so far
-    uint64_t random, hash;
-    bool fault;
-    float x[FLOATS], w[FLOATS], y[FLOATS];
-    int8_t q[FLOATS];
-    struct act_block a[DOT_TOKENS * DOT_BLOCKS];
-    _Alignas(64) uint8_t panel[PANEL_BYTES];
-    uint8_t rows[DOT_ROWS * DOT_K * 4];
-    _Alignas(64) uint8_t kv[KEY_BLOCKS * 2 * REF_KEY_BLOCK * (128 + 4)];
-    uint32_t blocks[KEY_BLOCKS];
-    struct sampler_entry entries[4096];
-    uint32_t u[4096];
-};
-
-static uint32_t random_u32(struct test *t) {
+static uint32_t random_u32(struct selftest *t) {
     t->random ^= t->random << 13;
     t->random ^= t->random >> 7;
     t->random ^= t->random << 17;
     return (uint32_t)(t->random >> 16);
 }
 
-static float random_unit(struct test *t) { return (float)(int32_t)(random_u32(t) >> 8) * 0x1p-23f - 1.0f; }
+static float random_unit(struct selftest *t) { return (float)(int32_t)(random_u32(t) >> 8) * 0x1p-23f - 1.0f; }
 
-static float random_float(struct test *t) {
+float selftest_random(struct selftest *t) {
     float a = random_unit(t), b = random_unit(t);
     return a * b * 3.0f;
 }
 
 // FNV-1a.
-static void hash(struct test *t, const void *data, size_t bytes) {
+void selftest_hash(struct selftest *t, const void *data, size_t bytes) {
     const uint8_t *p = data;
     for (size_t i = 0; i < bytes; i++) {
         t->hash ^= p[i];
@@ -95,7 +70,7 @@ static void hash(struct test *t, const void *data, size_t bytes) {
     }
 }
 
-static void end_hash(struct test *t) {
+void selftest_end(struct selftest *t) {
     struct selftest_result *r = t->r;
     r->name[t->n] = wanted[t->n].name;
     r->want[t->n] = wanted[t->n].hash;
@@ -105,12 +80,12 @@ static void end_hash(struct test *t) {
     t->hash = 14695981039346656037ull;
 }
 
-static void exp2_of_x(struct test *t, uint32_t n) {
+static void exp2_of_x(struct selftest *t, uint32_t n) {
     t->k->exp2(t->x, n, t->y, &t->fault);
-    hash(t, t->y, n * sizeof *t->y);
+    selftest_hash(t, t->y, n * sizeof *t->y);
 }
 
-static void test_exp2(struct test *t) {
+static void test_exp2(struct selftest *t) {
     for (uint32_t at = 0; at < 1u << 20; at += FLOATS) {
         for (uint32_t i = 0; i < FLOATS; i++) t->x[i] = -(float)(at + i) * 0x1p-13f;
         exp2_of_x(t, FLOATS);
@@ -120,24 +95,24 @@ static void test_exp2(struct test *t) {
         t->x[2 * (i + 130) + 1] = (float)i + 0.5f;
     }
     exp2_of_x(t, 2 * 261);
-    end_hash(t);
+    selftest_end(t);
     for (uint32_t at = 0; at < 1u << 23; at += FLOATS) {
         for (uint32_t i = 0; i < FLOATS; i++) t->x[i] = -(float)(random_u32(t) >> 9) * 0x1p-23f;
         exp2_of_x(t, FLOATS);
     }
-    end_hash(t);
+    selftest_end(t);
     for (int i = -4000; i <= 4000; i++) {
         t->x[i + 4000] = (float)i * 0.03125f;
         t->w[i + 4000] = 1.0f;
     }
     t->k->silu_mul(t->x, t->w, 8001, t->y, &t->fault);
-    hash(t, t->y, 8001 * sizeof *t->y);
-    end_hash(t);
-    for (int i = 0; i < 6144 - 1024; i++) random_float(t); // what the file of test vectors took
+    selftest_hash(t, t->y, 8001 * sizeof *t->y);
+    selftest_end(t);
+    for (int i = 0; i < 6144 - 1024; i++) selftest_random(t); // what the file of test vectors took
 }
 
 // Quantises n values of x in blocks of 128 and hashes codes, then scales (or block by block).
-static void hash_quantised(struct test *t, const float *x, uint32_t n) {
+static void hash_quantised(struct selftest *t, const float *x, uint32_t n) {
     float d[256] = {0};
     for (uint32_t b = 0; b < n / 128; b++) {
         struct act_block a;
@@ -145,16 +120,16 @@ static void hash_quantised(struct test *t, const float *x, uint32_t n) {
         memcpy(t->q + b * 128, a.q, 128);
         d[b] = a.d;
     }
-    hash(t, t->q, n);
-    hash(t, d, n / 128 * sizeof *d);
+    selftest_hash(t, t->q, n);
+    selftest_hash(t, d, n / 128 * sizeof *d);
 }
 
 // Random values with a zero block, subnormals, exact ties, tiny values and bf16 ties in front.
-static void test_rounding(struct test *t) {
+static void test_rounding(struct selftest *t) {
     enum { N = 32768 };
     float *x = t->x;
     for (uint32_t i = 0; i < N; i++) {
-        x[i] = random_float(t) * (i % 97 == 0 ? 40.0f : 1.0f);
+        x[i] = selftest_random(t) * (i % 97 == 0 ? 40.0f : 1.0f);
         t->w[i] = -0.0f;
     }
     memset(x, 0, 512);
@@ -166,37 +141,37 @@ static void test_rounding(struct test *t) {
     t->k->add(x, t->w, N, true, t->y, &t->fault);
     for (uint32_t i = 0; i < N; i++) {
         uint16_t h = (uint16_t)(ref_bits(t->y[i]) >> 16);
-        hash(t, &h, sizeof h);
+        selftest_hash(t, &h, sizeof h);
     }
-    end_hash(t);
+    selftest_end(t);
     hash_quantised(t, x, N);
-    end_hash(t);
+    selftest_end(t);
     for (int k = 0; k < 16384; k++) {
         float scale = ref_float(0x3a000000u + (random_u32(t) & 0x0fffffffu) % 0x0b000000u);
-        for (int i = 0; i < 128; i++) x[i] = random_float(t) * scale;
+        for (int i = 0; i < 128; i++) x[i] = selftest_random(t) * scale;
         hash_quantised(t, x, 128);
     }
-    end_hash(t);
+    selftest_end(t);
 }
 
-static void test_norm(struct test *t) {
+static void test_norm(struct selftest *t) {
     static const uint32_t lengths[] = {64, 128, 256, 896, 1024, 1536, 4096};
     uint32_t at = 0;
     for (uint32_t i = 0; i < 8000; i++) {
-        float v = random_float(t) * (i % 131 == 0 ? 200.0f : 1.0f);
+        float v = selftest_random(t) * (i % 131 == 0 ? 200.0f : 1.0f);
         t->x[i] = ref_f32_from_bf16(ref_bf16_from_f32(v, &t->fault));
-        t->w[i] = 1.0f + 0.3f * random_float(t);
+        t->w[i] = 1.0f + 0.3f * selftest_random(t);
     }
     for (uint32_t i = 0; i < 7; i++) {
         t->k->rmsnorm(t->x + at, t->w + at, lengths[i], 1e-6f, t->y + at);
         at += lengths[i];
     }
-    hash(t, t->y, at * sizeof *t->y);
-    end_hash(t);
+    selftest_hash(t, t->y, at * sizeof *t->y);
+    selftest_end(t);
 }
 
 // A matrix in this kernel set's own layout. row_bytes apart in t->rows.
-static void load_matrix(struct test *t, enum dtype type, uint32_t n_rows, uint32_t k, struct weight *w) {
+static void load_matrix(struct selftest *t, enum dtype type, uint32_t n_rows, uint32_t k, struct weight *w) {
     *w = (struct weight){.type = type,
                          .n_rows = n_rows,
                          .k = k,
@@ -214,34 +189,34 @@ static void load_matrix(struct test *t, enum dtype type, uint32_t n_rows, uint32
 }
 
 // Fails under flush-to-zero or denormals-are-zero.
-static void test_subnormal(struct test *t) {
+static void test_subnormal(struct selftest *t) {
     struct weight w;
     float v[16], o[LIMIT_HEAD_DIM] = {0};
     struct ref_att_state s;
     for (uint32_t i = 0; i < 256; i++) {
-        t->w[i] = random_float(t) * 0x1p-70f;
-        t->x[i] = random_float(t) * 0x1p-68f;
+        t->w[i] = selftest_random(t) * 0x1p-70f;
+        t->x[i] = selftest_random(t) * 0x1p-68f;
     }
     memcpy(t->rows, t->w, 256 * sizeof(float));
     load_matrix(t, DT_F32, 1, 256, &w);
     t->k->matmul(&(struct matmul_job){.w = &w, .x = t->x, .y = v}, 0, 0, 1);
-    hash(t, v, sizeof *v);
-    for (uint32_t i = 0; i < 256; i++) t->w[i] = random_float(t) * 0x1p-128f;
-    for (uint32_t i = 0; i < 256; i++) t->x[i] = random_float(t);
+    selftest_hash(t, v, sizeof *v);
+    for (uint32_t i = 0; i < 256; i++) t->w[i] = selftest_random(t) * 0x1p-128f;
+    for (uint32_t i = 0; i < 256; i++) t->x[i] = selftest_random(t);
     t->k->rmsnorm(t->x, t->w, 256, 1e-6f, t->y);
-    hash(t, t->y, 256 * sizeof *t->y);
+    selftest_hash(t, t->y, 256 * sizeof *t->y);
     ref_att_clear(&s);
-    for (uint32_t i = 0; i < 64; i++) o[i] = (float)(int)(random_float(t) * 1000);
+    for (uint32_t i = 0; i < 64; i++) o[i] = (float)(int)(selftest_random(t) * 1000);
     ref_att_merge(&s, -118.0f, 40.0f, 0.003f, o, 64);
     memset(o, 0, sizeof o);
     ref_att_merge(&s, 0.0f, 1.0f, 0x1p-30f, o, 64);
     ref_att_merge(&s, 3.0f, 1.0f, 0x1p-30f, o, 64);
-    hash(t, s.o, 64 * sizeof *s.o);
-    hash(t, &s.l, sizeof s.l);
-    end_hash(t);
+    selftest_hash(t, s.o, 64 * sizeof *s.o);
+    selftest_hash(t, &s.l, sizeof s.l);
+    selftest_end(t);
 }
 
-static void test_rope(struct test *t) {
+static void test_rope(struct selftest *t) {
     static const uint32_t positions[8] = {0, 1, 2, 777, 4096, 32767, 100000, 131071};
     double fq[64];
     float *cos = t->x, *sin = t->w, *y = t->y;
@@ -249,26 +224,26 @@ static void test_rope(struct test *t) {
         fq[i] = (double)(1.0f / (1.0f + (float)i * 0.37f + (float)(i * i) * 1.3f)) * 0x1.45f306dc9c883p-1;
     for (uint32_t k = 0; k < 8; k++) {
         ref_rope_row(positions[k], fq, 64, cos + k * 64, sin + k * 64);
-        for (uint32_t i = 0; i < 128; i++) y[k * 128 + i] = random_float(t);
+        for (uint32_t i = 0; i < 128; i++) y[k * 128 + i] = selftest_random(t);
         t->k->rope(y + k * 128, 64, cos + k * 64, sin + k * 64);
     }
-    hash(t, cos, 512 * sizeof *cos);
-    hash(t, sin, 512 * sizeof *sin);
-    hash(t, y, 1024 * sizeof *y);
-    end_hash(t);
+    selftest_hash(t, cos, 512 * sizeof *cos);
+    selftest_hash(t, sin, 512 * sizeof *sin);
+    selftest_hash(t, y, 1024 * sizeof *y);
+    selftest_end(t);
     for (uint32_t k = 0; k < 8; k++) t->k->hadamard(y + k * 128, 128);
-    hash(t, y, 1024 * sizeof *y);
-    end_hash(t);
+    selftest_hash(t, y, 1024 * sizeof *y);
+    selftest_end(t);
     for (uint32_t p = 0; p < 131072; p += 97) {
         ref_rope_row(p, fq, 64, cos, sin);
-        hash(t, cos, 64 * sizeof *cos);
-        hash(t, sin, 64 * sizeof *sin);
+        selftest_hash(t, cos, 64 * sizeof *cos);
+        selftest_hash(t, sin, 64 * sizeof *sin);
     }
-    end_hash(t);
+    selftest_end(t);
 }
 
 // A row of random codes with sane scales, now and then a subnormal one.
-static void random_row(struct test *t, enum dtype type, uint32_t k, uint8_t *row) {
+static void random_row(struct selftest *t, enum dtype type, uint32_t k, uint8_t *row) {
     const struct dtype_info *info = dtype_info(type);
     uint32_t n = (k + info->block_values - 1) / info->block_values;
     for (uint32_t b = 0; b < n; b++, row += info->block_bytes) {
@@ -295,27 +270,27 @@ static void random_row(struct test *t, enum dtype type, uint32_t k, uint8_t *row
 
 // Hashes the products of the matrix and the first n_tokens rows of activations. The rows are repeated to make kernels
 // run all their tiles; a repetition that differs spoils the hash.
-static void hash_products(struct test *t, const struct weight *w, uint32_t n_tokens) {
+static void hash_products(struct selftest *t, const struct weight *w, uint32_t n_tokens) {
     float y[TILED_TOKENS * DOT_ROWS];
     uint32_t rows[TILED_TOKENS], row_bytes = w->n_rows * sizeof *y;
     for (uint32_t i = 0; i < TILED_TOKENS; i++) rows[i] = i % n_tokens;
     struct matmul_job j = {
         .w = w, .a = t->a, .x = t->x, .x_stride = DOT_K, .rows = rows, .y = y, .y_stride = w->n_rows};
     t->k->matmul(&j, 0, 0, TILED_TOKENS);
-    hash(t, y, n_tokens * row_bytes);
+    selftest_hash(t, y, n_tokens * row_bytes);
     for (uint32_t i = n_tokens; i < TILED_TOKENS; i++)
-        if (memcmp(y + i * w->n_rows, y + rows[i] * w->n_rows, row_bytes) != 0) hash(t, "tile", 4);
+        if (memcmp(y + i * w->n_rows, y + rows[i] * w->n_rows, row_bytes) != 0) selftest_hash(t, "tile", 4);
 }
 
-static void test_dots_float(struct test *t) {
+static void test_dots_float(struct selftest *t) {
     struct weight w;
     float *wf = t->w;
     for (uint32_t i = 0; i < DOT_ROWS * DOT_K; i++)
-        wf[i] = ref_f32_from_bf16(ref_bf16_from_f32(random_float(t), &t->fault));
+        wf[i] = ref_f32_from_bf16(ref_bf16_from_f32(selftest_random(t), &t->fault));
     memcpy(t->rows, wf, DOT_ROWS * DOT_K * sizeof *wf);
     load_matrix(t, DT_F32, DOT_ROWS, DOT_K, &w);
     hash_products(t, &w, DOT_TOKENS);
-    end_hash(t);
+    selftest_end(t);
     for (uint32_t r = 0; r < DOT_ROWS; r++) // the loader's L8 rows of the same weights
         for (uint32_t b = 0; b < DOT_BLOCKS; b++) {
             struct act_block a;
@@ -324,16 +299,16 @@ static void test_dots_float(struct test *t) {
             memcpy(p, &a.d, 4);
             memcpy(p + 4, a.q, 128);
         }
-    hash(t, t->rows, DOT_ROWS * DOT_BLOCKS * 132);
+    selftest_hash(t, t->rows, DOT_ROWS * DOT_BLOCKS * 132);
     load_matrix(t, DT_L8, DOT_ROWS, DOT_K, &w);
     hash_products(t, &w, 1);
-    end_hash(t);
+    selftest_end(t);
 }
 
-static void test_dots(struct test *t) {
+static void test_dots(struct selftest *t) {
     static const enum dtype types[] = {DT_Q8_0, DT_Q4_0, DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_L8};
     struct weight w;
-    for (uint32_t i = 0; i < DOT_TOKENS * DOT_K; i++) t->x[i] = random_float(t);
+    for (uint32_t i = 0; i < DOT_TOKENS * DOT_K; i++) t->x[i] = selftest_random(t);
     for (uint32_t i = 0; i < DOT_TOKENS; i++)
         t->k->quant_row(t->x + i * DOT_K, DOT_K, t->a + i * DOT_BLOCKS, &t->fault);
     for (uint32_t i = 0; i < 9; i++) {
@@ -341,7 +316,7 @@ static void test_dots(struct test *t) {
         for (uint32_t r = 0; r < DOT_ROWS; r++) random_row(t, types[i], DOT_K, t->rows + r * bytes);
         load_matrix(t, types[i], DOT_ROWS, DOT_K, &w);
         hash_products(t, &w, DOT_TOKENS);
-        end_hash(t);
+        selftest_end(t);
     }
     test_dots_float(t);
     for (uint32_t i = 0; i < 9; i += 8) { // a last block of 64
@@ -350,73 +325,21 @@ static void test_dots(struct test *t) {
         load_matrix(t, types[i], 1, 576, &w);
         hash_products(t, &w, 1);
     }
-    end_hash(t);
+    selftest_end(t);
 }
 
-static void put_key(struct test *t, uint32_t hd, uint32_t pos, const int8_t *k, float dk, const int8_t *v, float dv) {
-    uint8_t *rec = t->kv + pos / REF_KEY_BLOCK * kv_record_bytes(KV_I8, hd), *vs = rec + kv_half_bytes(KV_I8, hd);
-    uint32_t j = pos % REF_KEY_BLOCK;
-    for (uint32_t d = 0; d < hd; d++) {
-        rec[d / 4 * 256 + j * 4 + d % 4] = (uint8_t)k[d] ^ t->k->kv_xor;
-        vs[j / 4 * (4 * hd) + d * 4 + j % 4] = (uint8_t)v[d];
-    }
-    memcpy(rec + REF_KEY_BLOCK * hd + j * 4, &dk, 4);
-    memcpy(vs + REF_KEY_BLOCK * hd + j * 4, &dv, 4);
-}
-
-static void run_queries(struct test *t, uint32_t hd, uint32_t window, const float *dq, float scale) {
-    static const uint32_t positions[QUERIES] = {0, 1, 63, 64, 65, 127, 700, 1023, 1024, 1500, 2100};
-    struct kv_view view = {
-        .base = t->kv, .stride = kv_record_bytes(KV_I8, hd), .blocks = t->blocks, .type = KV_I8, .head_dim = hd};
-    for (uint32_t at = 0; at < QUERIES; at += ATT_TILE) {
-        struct att_query q[ATT_TILE];
-        uint32_t n = QUERIES - at < ATT_TILE ? QUERIES - at : ATT_TILE;
-        for (uint32_t i = 0; i < n; i++)
-            q[i] = (struct att_query){.q8 = t->q + (at + i) * hd,
-                                      .qs = dq[at + i] * scale,
-                                      .pos = positions[at + i],
-                                      .lo = ref_first_key(positions[at + i], window),
-                                      .out = t->y + (at + i) * hd};
-        t->k->attention(&view, q, n);
-        for (uint32_t i = 0; i < n; i++) t->fault |= q[i].fault;
-    }
-    hash(t, t->y, QUERIES * hd * sizeof *t->y);
-    end_hash(t);
-}
-
-static void test_attention(struct test *t, uint32_t hd) {
-    float f[128], dq[QUERIES];
-    for (uint32_t i = 0; i < KEY_BLOCKS; i++) t->blocks[i] = i;
-    for (uint32_t pos = 0; pos < KEYS; pos++) {
-        int8_t k[128], v[128];
-        for (uint32_t i = 0; i < hd; i++) f[i] = random_float(t) * 2;
-        float dk = t->k->quant(f, hd, k, &t->fault);
-        for (uint32_t i = 0; i < hd; i++) f[i] = random_float(t);
-        if (pos == 5) memset(f, 0, sizeof f);
-        float dv = t->k->quant(f, hd, v, &t->fault);
-        put_key(t, hd, pos, k, dk, v, dv);
-    }
-    for (uint32_t p = 0; p < QUERIES; p++) {
-        for (uint32_t i = 0; i < hd; i++) f[i] = random_float(t) * (p > 8 ? 12.0f : 2.0f);
-        dq[p] = t->k->quant(f, hd, t->q + p * hd, &t->fault);
-    }
-    float scale = REF_LOG2E / sqrtf((float)hd);
-    run_queries(t, hd, 0, dq, scale);
-    run_queries(t, hd, 100, dq, scale);
-}
-
-static void test_choices(struct test *t) {
+static void test_choices(struct selftest *t) {
     uint32_t index[16 * 8];
     float weight[16 * 8];
     int32_t token[64];
     for (uint32_t k = 0; k < 16; k++) {
-        for (uint32_t i = 0; i < 128; i++) t->x[i] = (float)(int)(random_float(t) * 8) * 0.25f;
+        for (uint32_t i = 0; i < 128; i++) t->x[i] = (float)(int)(selftest_random(t) * 8) * 0.25f;
         ref_router(t->x, 128, 8, true, index + k * 8, weight + k * 8, &t->fault);
     }
-    hash(t, index, sizeof index);
-    hash(t, weight, sizeof weight);
-    end_hash(t);
-    for (uint32_t i = 0; i < 4096; i++) t->x[i] = random_float(t) * 3;
+    selftest_hash(t, index, sizeof index);
+    selftest_hash(t, weight, sizeof weight);
+    selftest_end(t);
+    for (uint32_t i = 0; i < 4096; i++) t->x[i] = selftest_random(t) * 3;
     t->x[77] = t->x[1234] = 11;
     struct sampler_scratch scratch = {.u = t->u, .entries = t->entries};
     for (uint32_t p = 0; p < 64; p++) {
@@ -428,14 +351,59 @@ static void test_choices(struct test *t) {
                              .choice = p / 32};
         token[p] = sampler_draw(t->k, t->x, 4096, &s, p, &scratch, &t->fault);
     }
-    hash(t, token, sizeof token);
-    end_hash(t);
+    selftest_hash(t, token, sizeof token);
+    selftest_end(t);
+}
+
+// Rules of section 12: tanh through both of its forms, caps, GELU.
+static void test_tanh(struct selftest *t) {
+    enum { N = 40000 };
+    static const float caps[] = {30.0f, 50.0f, 0.7f};
+    for (int i = 0; i < N; i++) t->y[i] = (float)(i - N / 2) * 0x1p-11f;
+    t->k->softcap(t->y, N, 1.0f, &t->fault);
+    selftest_hash(t, t->y, N * sizeof *t->y);
+    selftest_end(t);
+    for (uint32_t k = 0; k < 3; k++) {
+        for (uint32_t i = 0; i < N; i++) t->y[i] = selftest_random(t) * 20.0f;
+        t->k->softcap(t->y, N, caps[k], &t->fault);
+        selftest_hash(t, t->y, N * sizeof *t->y);
+    }
+    selftest_end(t);
+    for (int i = 0; i < N; i++) {
+        t->x[i] = (float)(i - N / 2) * 0x1p-10f;
+        t->w[i] = selftest_random(t);
+    }
+    t->k->gelu_mul(t->x, t->w, N, t->y, &t->fault);
+    selftest_hash(t, t->y, N * sizeof *t->y);
+    selftest_end(t);
+}
+
+static void test_router(struct selftest *t) {
+    uint32_t index[16 * 8];
+    float weight[16 * 8], f[64];
+    for (uint32_t k = 0; k < 16; k++) {
+        struct ref_sigmoid_router r = {
+            .n = 128, .top_k = 8, .n_groups = 8, .top_groups = k % 8 + 1, .norm_topk = k % 2 == 0, .bias = t->w};
+        for (uint32_t i = 0; i < 128; i++) {
+            t->x[i] = (float)(int)(selftest_random(t) * 8) * 0.25f;
+            t->w[i] = (float)(int)(selftest_random(t) * 8) * 0.125f;
+        }
+        ref_router_sigmoid(&r, t->x, index + k * 8, weight + k * 8, &t->fault);
+    }
+    selftest_hash(t, index, sizeof index);
+    selftest_hash(t, weight, sizeof weight);
+    selftest_end(t);
+    for (uint32_t p = 0; p < 4096; p++) {
+        f[p % 64] = ref_position_factor(p * 97, p % 5 == 0 ? 1 : 64, 0.1f);
+        if (p % 64 == 63) selftest_hash(t, f, sizeof f);
+    }
+    selftest_end(t);
 }
 
 int selftest_run(enum isa isa, struct selftest_result *r, struct err *e) {
     const struct kern *k = kern_find(isa);
     if (!k) return err_set(e, ERR_UNSUPPORTED, "this CPU has no %s", isa_name(isa));
-    struct test *t = aligned_alloc(64, (sizeof *t + 63) / 64 * 64);
+    struct selftest *t = aligned_alloc(64, (sizeof *t + 63) / 64 * 64);
     if (!t) return err_set(e, ERR_NOMEM, "no memory for the self-test");
     memset(t, 0, sizeof *t);
     *r = (struct selftest_result){0};
@@ -449,9 +417,12 @@ int selftest_run(enum isa isa, struct selftest_result *r, struct err *e) {
     test_subnormal(t);
     test_rope(t);
     test_dots(t);
-    test_attention(t, 64);
-    test_attention(t, 128);
+    selftest_attention(t, 64);
+    selftest_attention(t, 128);
     test_choices(t);
+    test_tanh(t);
+    selftest_caps(t);
+    test_router(t);
     ASSERT(t->n == SELFTEST_HASHES, "%u hashes", t->n);
     bool fault = t->fault;
     free(t);

@@ -51,6 +51,17 @@ static __m256i valid8(const struct att_query *q, uint32_t j) {
     return _mm256_andnot_si256(_mm256_or_si256(before, behind), _mm256_set1_epi32(-1));
 }
 
+// Scores of a block under the query's cap (NUMERICS 12.4). Out of line: most models have none.
+static __attribute__((noinline)) void cap_scores(float *t, struct att_query *q, uint32_t j0) {
+    const __m256 cap = _mm256_set1_ps(q->cap), inverse = _mm256_set1_ps(1.0f / q->cap);
+    __m256i bad = _mm256_setzero_si256();
+    for (uint32_t j = 0; j < REF_KEY_BLOCK; j += 8) {
+        __m256 x = _mm256_and_ps(_mm256_load_ps(t + j), _mm256_castsi256_ps(valid8(q, j0 + j)));
+        _mm256_store_ps(t + j, _mm256_mul_ps(cap, tanh_8(_mm256_mul_ps(x, inverse), &bad)));
+    }
+    if (any8(bad)) q->fault = true;
+}
+
 // Scores t of a block -> weights e, 0 where not valid; the integer maximum and the sum.
 static void softmax(float *t, struct att_query *q, uint32_t j0, float *mb, float *lb) {
     __m256 max = _mm256_set1_ps(REF_NO_KEYS), l = _mm256_setzero_ps();
@@ -160,6 +171,7 @@ static ALWAYS_INLINE void block_i8(const uint8_t *rec, struct att_query *q, int 
             __m256 d = _mm256_mul_ps(_mm256_set1_ps(q[i].qs), _mm256_loadu_ps(dk + j));
             _mm256_store_ps(t[i] + j, _mm256_mul_ps(_mm256_load_ps(t[i] + j), d));
         }
+        if (q[i].cap > 0.0f) cap_scores(t[i], &q[i], j0);
         softmax(t[i], &q[i], j0, &mb[i], &lb[i]);
         w[i] = quantise_p(t[i], dv, &q[i], j0, &p[i]);
     }
@@ -192,6 +204,7 @@ static ALWAYS_INLINE void query_float(enum kv_type type, const uint8_t *rec, str
             _mm256_fmadd_ps(x, load_values(type, rec, d * REF_KEY_BLOCK + r * 8), t[r]);
     }
     UNROLL for (int r = 0; r < BLOCK_REGS; r++) _mm256_store_ps(e + r * 8, _mm256_mul_ps(t[r], _mm256_set1_ps(q->qs)));
+    if (q->cap > 0.0f) cap_scores(e, q, j0);
     softmax(e, q, j0, &mb, &lb);
     uint32_t first = q->lo > j0 ? q->lo - j0 : 0, end = q->pos - j0 < REF_KEY_BLOCK ? q->pos - j0 + 1 : REF_KEY_BLOCK;
     for (uint32_t d = 0; d < hd; d += 16) {

@@ -64,6 +64,15 @@ static float sum_l(const __m512 e[BLOCK_REGS]) {
     return _mm_cvtss_f32(_mm_add_ss(l4, _mm_shuffle_ps(l4, l4, 1)));
 }
 
+// 16 scores, of which the keys of m are valid, under the query's cap (NUMERICS 12.4). Out of line: most models have
+// none.
+static __attribute__((noinline)) __m512 cap16(__m512 t, __mmask16 m, struct att_query *q) {
+    __mmask16 bad = 0;
+    t = tanh_16(m, _mm512_mul_ps(t, _mm512_set1_ps(1.0f / q->cap)), &bad);
+    if (bad) q->fault = true;
+    return _mm512_mul_ps(_mm512_set1_ps(q->cap), t);
+}
+
 // Scores t -> weights e; the integer maximum and the sum of the block.
 static void softmax(__m512 t[BLOCK_REGS], uint64_t valid, float *mb, float *lb, bool *fault) {
     __m512 max = _mm512_set1_ps(REF_NO_KEYS);
@@ -154,6 +163,8 @@ static ALWAYS_INLINE void block_i8(const uint8_t *rec, struct att_query *q, cons
             __m512 d = _mm512_maskz_loadu_ps((__mmask16)(valid[i] >> (16 * r)), dk + r * 16);
             t[r] = _mm512_mul_ps(_mm512_cvtepi32_ps(s[i][r]), _mm512_mul_ps(_mm512_set1_ps(q[i].qs), d));
         }
+        for (int r = 0; q[i].cap > 0.0f && r < BLOCK_REGS; r++)
+            t[r] = cap16(t[r], (__mmask16)(valid[i] >> (16 * r)), &q[i]);
         softmax(t, valid[i], &mb[i], &lb[i], &q[i].fault);
         w[i] = quantise_p(t, dv, valid[i], p[i]);
     }
@@ -189,6 +200,7 @@ static ALWAYS_INLINE void query_float(enum kv_type type, const uint8_t *rec, str
             _mm512_fmadd_ps(x, load_values(type, rec, d * REF_KEY_BLOCK + r * 16), t[r]);
     }
     for (int r = 0; r < BLOCK_REGS; r++) t[r] = _mm512_mul_ps(t[r], _mm512_set1_ps(q->qs));
+    for (int r = 0; q->cap > 0.0f && r < BLOCK_REGS; r++) t[r] = cap16(t[r], (__mmask16)(valid >> (16 * r)), q);
     softmax(t, valid, &mb, &lb, &q->fault);
     for (int r = 0; r < BLOCK_REGS; r++) _mm512_store_ps(e + r * 16, t[r]);
     uint32_t first = (uint32_t)__builtin_ctzll(valid), end = REF_KEY_BLOCK - (uint32_t)__builtin_clzll(valid);

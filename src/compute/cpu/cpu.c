@@ -98,6 +98,7 @@ struct row_op {
     const double *fq;
     uint32_t n, n_groups;
     float value;
+    enum activation act;
     bool flag;
 };
 
@@ -109,14 +110,15 @@ static void embed_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
         bool fault = false;
         ASSERT((uint32_t)o->ids[r] < o->w->n_rows, "token %d of %u", o->ids[r], o->w->n_rows);
         weight_row_f32(o->w, (uint32_t)o->ids[r], y);
+        for (uint32_t i = 0; o->value != 1.0f && i < o->w->k; i++) y[i] = y[i] * o->value;
         for (uint32_t i = 0; !o->flag && i < o->w->k; i++) y[i] = ref_f32_from_bf16(ref_bf16_from_f32(y[i], &fault));
         cpu_fault(o->b, r, fault);
     }
 }
 
-static void embed(struct backend *be, const struct weight *w, const int32_t *host_ids, const struct batch *b,
-                  bool keep_f32, float *x) {
-    struct row_op o = {.c = cpu_of(be), .b = b, .w = w, .ids = host_ids, .y = x, .flag = keep_f32};
+static void embed(struct backend *be, const struct weight *w, const int32_t *host_ids, float scale,
+                  const struct batch *b, bool keep_f32, float *x) {
+    struct row_op o = {.c = cpu_of(be), .b = b, .w = w, .ids = host_ids, .value = scale, .y = x, .flag = keep_f32};
     pool_run(o.c->pool, embed_rows, &o, b->n_rows, cpu_grain(w->k * 4ull));
 }
 
@@ -192,20 +194,49 @@ static void rope(struct backend *be, float *x, uint32_t n_heads, uint32_t head_d
     pool_run(o.c->pool, rope_rows, &o, b->n_rows, cpu_grain((uint64_t)n_heads * head_dim));
 }
 
-static void silu_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread) {
+static void act_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread) {
     const struct row_op *o = arg;
     (void)thread;
     for (uint32_t r = begin; r < end; r++) {
         size_t at = (size_t)r * o->n;
         bool fault = false;
-        o->c->kern->silu_mul(o->x + at, o->x2 + at, o->n, o->y + at, &fault);
+        kern_act_mul(o->c->kern, o->act, o->x + at, o->x2 + at, o->n, o->y + at, &fault);
         cpu_fault(o->b, r, fault);
     }
 }
 
-static void silu_mul(struct backend *be, const float *g, const float *u, uint32_t n, const struct batch *b, float *h) {
-    struct row_op o = {.c = cpu_of(be), .b = b, .x = g, .x2 = u, .n = n, .y = h};
-    pool_run(o.c->pool, silu_rows, &o, b->n_rows, cpu_grain(n * 4ull));
+static void act_mul(struct backend *be, enum activation act, const float *g, const float *u, uint32_t n,
+                    const struct batch *b, float *h) {
+    struct row_op o = {.c = cpu_of(be), .b = b, .act = act, .x = g, .x2 = u, .n = n, .y = h};
+    pool_run(o.c->pool, act_rows, &o, b->n_rows, cpu_grain(n * 4ull));
+}
+
+static void scale_some(void *arg, uint32_t begin, uint32_t end, uint32_t thread) {
+    const struct row_op *o = arg;
+    (void)thread;
+    for (uint32_t r = begin; r < end; r++)
+        for (size_t i = (size_t)r * o->n; i < (size_t)(r + 1) * o->n; i++) o->y[i] = o->x2[r] * o->y[i];
+}
+
+static void scale_rows(struct backend *be, float *x, uint32_t n, const float *host_factor, const struct batch *b) {
+    struct row_op o = {.c = cpu_of(be), .x2 = host_factor, .n = n, .y = x};
+    pool_run(o.c->pool, scale_some, &o, b->n_rows, cpu_grain(n));
+}
+
+static void softcap_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread) {
+    const struct row_op *o = arg;
+    (void)thread;
+    for (uint32_t r = begin; r < end; r++) {
+        bool fault = false;
+        o->c->kern->softcap(o->y + (size_t)r * o->n, o->n, o->value, &fault);
+        cpu_fault(o->b, r, fault);
+    }
+}
+
+static void softcap(struct backend *be, float *x, uint32_t n, float cap, const struct batch *b) {
+    struct row_op o = {.c = cpu_of(be), .b = b, .n = n, .value = cap, .y = x};
+    ASSERT(cap > 0.0f, "a cap of %g", (double)cap);
+    pool_run(o.c->pool, softcap_rows, &o, b->n_rows, cpu_grain(n * 8ull));
 }
 
 static void add_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread) {
@@ -368,7 +399,9 @@ static const struct backend_ops cpu_ops = {
     .rope = rope,
     .kv_write = cpu_kv_write,
     .attention = cpu_attention,
-    .silu_mul = silu_mul,
+    .act_mul = act_mul,
+    .scale_rows = scale_rows,
+    .softcap = softcap,
     .moe = cpu_moe,
     .add = add,
     .rows_get_bf16 = rows_get_bf16,

@@ -2,15 +2,20 @@
 #include "compute/cpu/cpu.h"
 #include "compute/cpu/kv_layout.h"
 
+// What a head of head_dim values takes in the cache: kernels know multiples of 16 only. The zeros behind the values of
+// K and of the query add exactly nothing to a score, and the outputs behind head_dim are dropped.
+static uint32_t padded(uint32_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
 uint64_t cpu_kv_block_bytes(const struct kv_spec *spec) {
-    return (uint64_t)spec->n_layers * spec->n_kv_heads * kv_record_bytes(spec->type, spec->head_dim);
+    return (uint64_t)spec->n_layers * spec->n_kv_heads * kv_record_bytes(spec->type, padded(spec->head_dim));
 }
 
 struct kv_cache *cpu_kv_new(struct backend *be, const struct kv_spec *spec) {
-    ASSERT(spec->head_dim % 16 == 0 && spec->head_dim <= LIMIT_HEAD_DIM, "head_dim %u", spec->head_dim);
+    ASSERT(spec->head_dim > 0 && spec->head_dim <= LIMIT_HEAD_DIM, "head_dim %u", spec->head_dim);
     struct kv_cache *kv = cpu_mem_alloc(be, sizeof *kv);
     if (!kv) return NULL;
-    *kv = (struct kv_cache){.be = be, .spec = *spec, .record_bytes = kv_record_bytes(spec->type, spec->head_dim)};
+    *kv =
+        (struct kv_cache){.be = be, .spec = *spec, .record_bytes = kv_record_bytes(spec->type, padded(spec->head_dim))};
     kv->data = cpu_mem_alloc(be, cpu_kv_block_bytes(spec) * spec->n_blocks);
     if (kv->data) return kv;
     cpu_mem_free(be, kv);
@@ -50,28 +55,28 @@ struct write_op {
 // One key and value into place j of a block.
 static bool put_i8(const struct write_op *o, uint8_t *rec, uint32_t j, float *k, const float *v) {
     const struct kern *kern = o->c->kern;
-    uint32_t hd = o->s->head_dim;
-    uint8_t *vs = rec + kv_half_bytes(KV_I8, hd);
+    uint32_t hd = o->s->head_dim, wide = padded(hd);
+    uint8_t *vs = rec + kv_half_bytes(KV_I8, wide);
     int8_t q[LIMIT_HEAD_DIM];
     bool fault = false;
     if (o->s->had) kern->hadamard(k, hd);
     float d = kern->quant(k, hd, q, &fault);
     for (uint32_t i = 0; i < hd; i++)
         rec[i / 4 * (4 * LIMIT_BLOCK_TOKENS) + j * 4 + i % 4] = (uint8_t)q[i] ^ kern->kv_xor;
-    memcpy(rec + LIMIT_BLOCK_TOKENS * hd + j * 4, &d, sizeof d);
+    memcpy(rec + LIMIT_BLOCK_TOKENS * wide + j * 4, &d, sizeof d);
     d = kern->quant(v, hd, q, &fault);
-    for (uint32_t i = 0; i < hd; i++) vs[j / 4 * (4 * hd) + i * 4 + j % 4] = (uint8_t)q[i];
-    memcpy(vs + LIMIT_BLOCK_TOKENS * hd + j * 4, &d, sizeof d);
+    for (uint32_t i = 0; i < hd; i++) vs[j / 4 * (4 * wide) + i * 4 + j % 4] = (uint8_t)q[i];
+    memcpy(vs + LIMIT_BLOCK_TOKENS * wide + j * 4, &d, sizeof d);
     return fault;
 }
 
 static bool put_float(const struct write_op *o, uint8_t *rec, uint32_t j, const float *k, const float *v) {
     enum kv_type type = o->kv->spec.type;
-    uint32_t hd = o->s->head_dim, size = kv_value_bytes(type);
-    uint8_t *vs = rec + kv_half_bytes(type, hd);
+    uint32_t hd = o->s->head_dim, wide = padded(hd), size = kv_value_bytes(type);
+    uint8_t *vs = rec + kv_half_bytes(type, wide);
     bool fault = false;
     for (uint32_t i = 0; i < hd; i++) {
-        uint8_t *to[2] = {rec + (i * LIMIT_BLOCK_TOKENS + j) * size, vs + (j * hd + i) * size};
+        uint8_t *to[2] = {rec + (i * LIMIT_BLOCK_TOKENS + j) * size, vs + (j * wide + i) * size};
         const float from[2] = {k[i], v[i]};
         for (int h = 0; h < 2; h++) {
             float f = ref_is_finite(from[h]) ? from[h] : 0.0f;
@@ -128,30 +133,45 @@ static uint32_t tiles_of(const struct attention_op *o, const struct batch_seq *s
     return (seq->n_rows * o->group + ATT_TILE - 1) / ATT_TILE;
 }
 
+static float *pad(float to[LIMIT_HEAD_DIM], const float *from, uint32_t n) {
+    memcpy(to, from, n * sizeof *to);
+    memset(to + n, 0, (padded(n) - n) * sizeof *to);
+    return to;
+}
+
 static void attention_item(const struct attention_op *o, const struct batch_seq *seq, uint32_t kv_head, uint32_t tile) {
     const struct attention_spec *s = o->s;
     const struct kern *kern = o->c->kern;
-    uint32_t hd = s->head_dim, n_queries = seq->n_rows * o->group, first = tile * ATT_TILE;
+    uint32_t hd = s->head_dim, wide = padded(hd), n_queries = seq->n_rows * o->group, first = tile * ATT_TILE;
     uint32_t n = n_queries - first < ATT_TILE ? n_queries - first : ATT_TILE;
     struct kv_view view = {.base = record(o->kv, o->layer, 0, kv_head),
                            .stride = o->kv->record_bytes * s->n_kv_heads,
                            .blocks = seq->blocks,
                            .type = o->kv->spec.type,
-                           .head_dim = hd};
+                           .head_dim = wide};
     _Alignas(64) int8_t codes[ATT_TILE][LIMIT_HEAD_DIM];
+    float values[ATT_TILE][LIMIT_HEAD_DIM]; // of padded heads: the query, then the output
+    float cap = ref_attention_cap(s->softcap);
     struct att_query query[ATT_TILE];
     for (uint32_t i = 0; i < n; i++) {
         uint32_t row = (first + i) / o->group, head = kv_head * o->group + (first + i) % o->group;
         size_t at = ((size_t)(seq->row + row) * s->n_heads + head) * hd;
-        query[i] = (struct att_query){.q = o->q + at, .qs = s->scale, .pos = seq->pos + row, .out = o->out + at};
+        query[i] =
+            (struct att_query){.q = o->q + at, .qs = s->scale, .cap = cap, .pos = seq->pos + row, .out = o->out + at};
+        if (wide != hd) query[i].q = query[i].out = pad(values[i], o->q + at, hd);
         query[i].lo = ref_first_key(query[i].pos, s->window);
         if (view.type != KV_I8) continue;
         if (s->had) kern->hadamard(o->q + at, hd);
+        memset(codes[i] + hd, 0, wide - hd);
         query[i].q8 = codes[i];
         query[i].qs = kern->quant(o->q + at, hd, codes[i], &query[i].fault) * s->scale;
     }
     kern->attention(&view, query, n);
-    for (uint32_t i = 0; i < n; i++) cpu_fault(o->b, seq->row + (first + i) / o->group, query[i].fault);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t row = seq->row + (first + i) / o->group, head = kv_head * o->group + (first + i) % o->group;
+        cpu_fault(o->b, row, query[i].fault);
+        if (wide != hd) memcpy(o->out + ((size_t)row * s->n_heads + head) * hd, values[i], hd * sizeof *o->out);
+    }
 }
 
 static void attention_items(void *arg, uint32_t begin, uint32_t end, uint32_t thread) {

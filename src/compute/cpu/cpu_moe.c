@@ -29,6 +29,21 @@ struct moe_op {
     struct cpu_matmul *jobs; // [2 * n_experts]
 };
 
+static void route(const struct moe_spec *s, const float *logits, uint32_t *index, float *weight, bool *fault) {
+    if (s->router == ROUTER_SOFTMAX) {
+        ref_router(logits, s->n_experts, s->top_k, s->norm_topk, index, weight, fault);
+    } else {
+        struct ref_sigmoid_router r = {.n = s->n_experts,
+                                       .top_k = s->top_k,
+                                       .n_groups = s->n_groups,
+                                       .top_groups = s->top_groups,
+                                       .norm_topk = s->norm_topk,
+                                       .bias = s->bias};
+        ref_router_sigmoid(&r, logits, index, weight, fault);
+    }
+    for (uint32_t a = 0; s->weights_scale != 1.0f && a < s->top_k; a++) weight[a] = weight[a] * s->weights_scale;
+}
+
 static void route_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread) {
     struct moe_op *o = arg;
     uint32_t k = o->s->top_k, index[LIMIT_TOP_K];
@@ -37,8 +52,7 @@ static void route_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
     for (uint32_t r = begin; r < end; r++) {
         struct choice *c = o->choices + (size_t)r * k;
         bool fault = false;
-        ref_router(o->logits + (size_t)(o->row0 + r) * o->s->n_experts, o->s->n_experts, k, o->s->norm_topk, index,
-                   weight, &fault);
+        route(o->s, o->logits + (size_t)(o->row0 + r) * o->s->n_experts, index, weight, &fault);
         cpu_fault(o->b, o->row0 + r, fault);
         for (uint32_t a = 0; a < k; a++) { // insertion by expert
             uint32_t at = a;
@@ -69,7 +83,7 @@ static void activate(void *arg, uint32_t begin, uint32_t end, uint32_t thread) {
     for (uint32_t i = begin; i < end; i++) {
         float *g = o->gate + (size_t)i * o->ffn;
         bool fault = false;
-        o->c->kern->silu_mul(g, o->up + (size_t)i * o->ffn, o->ffn, g, &fault);
+        kern_act_mul(o->c->kern, o->s->act, g, o->up + (size_t)i * o->ffn, o->ffn, g, &fault);
         if (!o->down_is_float) o->c->kern->quant_row(g, o->ffn, o->h + (size_t)i * ref_n_blocks(o->ffn), &fault);
         cpu_fault(o->b, o->slot_row[i], fault);
     }

@@ -26,16 +26,17 @@ struct kv_view {
     uint64_t stride;
     const uint32_t *blocks;
     enum kv_type type;
-    uint32_t head_dim;
+    uint32_t head_dim; // a multiple of 16
 };
 
 // One (query, head); keys lo .. pos.
 struct att_query {
-    const int8_t *q8; // KV_I8: codes, padded with zeros to a multiple of 4, and scale dq * scale
+    const int8_t *q8; // KV_I8: codes
     const float *q;   // KV_F16, KV_F32
     float qs;         // KV_I8: dq * scale; else scale
+    float cap;        // of scores, in log2 units (NUMERICS 12.4); 0: none
     uint32_t lo, pos;
-    float *out; // [head_dim]
+    float *out; // [head_dim]; may be q: it is written at the very end
     bool fault;
 };
 
@@ -53,6 +54,8 @@ struct kern {
     void (*rmsnorm)(const float *x, const float *w, uint32_t n, float eps, float *y);
     void (*exp2)(const float *x, uint32_t n, float *y, bool *fault);
     void (*silu_mul)(const float *g, const float *u, uint32_t n, float *h, bool *fault);
+    void (*gelu_mul)(const float *g, const float *u, uint32_t n, float *h, bool *fault);
+    void (*softcap)(float *x, uint32_t n, float cap, bool *fault);
     // y = a + b, rounded to bf16 if asked to.
     void (*add)(const float *a, const float *b, uint32_t n, bool round_bf16, float *y, bool *fault);
     void (*axpy)(float w, const float *x, uint32_t n, float *y); // y = fma(w, x, y)
@@ -77,6 +80,11 @@ void matmul_avx2(const struct matmul_job *j, uint32_t panel, uint32_t t0, uint32
 void matmul_avx512(const struct matmul_job *j, uint32_t panel, uint32_t t0, uint32_t n);
 void attention_avx2(const struct kv_view *kv, struct att_query *q, uint32_t n);
 void attention_avx512(const struct kv_view *kv, struct att_query *q, uint32_t n);
+
+static inline void kern_act_mul(const struct kern *k, enum activation act, const float *g, const float *u, uint32_t n,
+                                float *h, bool *fault) {
+    (act == ACT_SILU ? k->silu_mul : k->gelu_mul)(g, u, n, h, fault);
+}
 
 static inline uint32_t matmul_row(const struct matmul_job *j, uint32_t t) { return j->rows ? j->rows[t] : t; }
 

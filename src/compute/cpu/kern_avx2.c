@@ -112,6 +112,31 @@ static void silu_mul_avx2(const float *g, const float *u, uint32_t n, float *h, 
     if (any8(bad)) *fault = true;
 }
 
+static void gelu_mul_avx2(const float *g, const float *u, uint32_t n, float *h, bool *fault) {
+    const __m256 cubic = _mm256_set1_ps(REF_GELU_CUBIC), linear = _mm256_set1_ps(REF_GELU_LINEAR);
+    __m256i bad = _mm256_setzero_si256();
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_loadu_ps(g + i), k = _mm256_fmadd_ps(_mm256_mul_ps(v, v), cubic, linear);
+        v = _mm256_div_ps(v, _mm256_add_ps(_mm256_set1_ps(1.0f), exp2_8(_mm256_mul_ps(v, k), &bad)));
+        _mm256_storeu_ps(h + i, _mm256_mul_ps(v, _mm256_loadu_ps(u + i)));
+    }
+    for (; i < n; i++) h[i] = ref_gelu(g[i], fault) * u[i];
+    if (any8(bad)) *fault = true;
+}
+
+static void softcap_avx2(float *x, uint32_t n, float cap, bool *fault) {
+    const float inverse = 1.0f / cap;
+    __m256i bad = _mm256_setzero_si256();
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 v = tanh_8(_mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(inverse)), &bad);
+        _mm256_storeu_ps(x + i, _mm256_mul_ps(_mm256_set1_ps(cap), v));
+    }
+    for (; i < n; i++) x[i] = ref_softcap(x[i], cap, inverse, fault);
+    if (any8(bad)) *fault = true;
+}
+
 // NUMERICS 2.1, as f32.
 static __m256 round_bf16_8(__m256 x, __m256i *bad) {
     __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
@@ -225,6 +250,8 @@ const struct kern kern_avx2 = {
     .rmsnorm = rmsnorm_avx2,
     .exp2 = exp2_avx2,
     .silu_mul = silu_mul_avx2,
+    .gelu_mul = gelu_mul_avx2,
+    .softcap = softcap_avx2,
     .add = add_avx2,
     .axpy = axpy_avx2,
     .rope = rope_avx2,

@@ -127,6 +127,29 @@ static void silu_mul_avx512(const float *g, const float *u, uint32_t n, float *h
     if (bad) *fault = true;
 }
 
+static void gelu_mul_avx512(const float *g, const float *u, uint32_t n, float *h, bool *fault) {
+    const __m512 cubic = _mm512_set1_ps(REF_GELU_CUBIC), linear = _mm512_set1_ps(REF_GELU_LINEAR);
+    __mmask16 bad = 0;
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 m = lanes16(n - i);
+        __m512 v = _mm512_maskz_loadu_ps(m, g + i), k = _mm512_fmadd_ps(_mm512_mul_ps(v, v), cubic, linear);
+        v = _mm512_div_ps(v, _mm512_add_ps(_mm512_set1_ps(1.0f), exp2_16(m, _mm512_mul_ps(v, k), &bad)));
+        _mm512_mask_storeu_ps(h + i, m, _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, u + i)));
+    }
+    if (bad) *fault = true;
+}
+
+static void softcap_avx512(float *x, uint32_t n, float cap, bool *fault) {
+    const __m512 inverse = _mm512_set1_ps(1.0f / cap);
+    __mmask16 bad = 0;
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 m = lanes16(n - i);
+        __m512 v = tanh_16(m, _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), inverse), &bad);
+        _mm512_mask_storeu_ps(x + i, m, _mm512_mul_ps(_mm512_set1_ps(cap), v));
+    }
+    if (bad) *fault = true;
+}
+
 // NUMERICS 2.1, as f32.
 static __m512 round_bf16_16(__mmask16 m, __m512 x, __mmask16 *bad) {
     __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
@@ -233,6 +256,8 @@ const struct kern kern_avx512 = {
     .rmsnorm = rmsnorm_avx512,
     .exp2 = exp2_avx512,
     .silu_mul = silu_mul_avx512,
+    .gelu_mul = gelu_mul_avx512,
+    .softcap = softcap_avx512,
     .add = add_avx512,
     .axpy = axpy_avx512,
     .rope = rope_avx512,

@@ -10,6 +10,15 @@ static void silu_mul_ref(const float *g, const float *u, uint32_t n, float *h, b
     for (uint32_t i = 0; i < n; i++) h[i] = ref_silu(g[i], fault) * u[i];
 }
 
+static void gelu_mul_ref(const float *g, const float *u, uint32_t n, float *h, bool *fault) {
+    for (uint32_t i = 0; i < n; i++) h[i] = ref_gelu(g[i], fault) * u[i];
+}
+
+static void softcap_ref(float *x, uint32_t n, float cap, bool *fault) {
+    float inverse = 1.0f / cap;
+    for (uint32_t i = 0; i < n; i++) x[i] = ref_softcap(x[i], cap, inverse, fault);
+}
+
 static void add_ref(const float *a, const float *b, uint32_t n, bool round_bf16, float *y, bool *fault) {
     for (uint32_t i = 0; i < n; i++) {
         float v = a[i] + b[i];
@@ -109,9 +118,10 @@ static void attention_ref(const struct kv_view *kv, struct att_query *q, uint32_
             if (j0 > q[i].pos || j0 + REF_KEY_BLOCK <= q[i].lo) continue;
             if (kv->type == KV_I8)
                 ref_attention_block_i8(&a[i], q[i].q8, q[i].qs, u.i8.k, kv_scales(rec, hd), u.i8.v, kv_scales(vs, hd),
-                                       hd, j0, q[i].lo, q[i].pos, &q[i].fault);
+                                       hd, q[i].cap, j0, q[i].lo, q[i].pos, &q[i].fault);
             else
-                ref_attention_block_float(&a[i], q[i].q, q[i].qs, u.f.k, u.f.v, hd, j0, q[i].lo, q[i].pos, &q[i].fault);
+                ref_attention_block_float(&a[i], q[i].q, q[i].qs, u.f.k, u.f.v, hd, q[i].cap, j0, q[i].lo, q[i].pos,
+                                          &q[i].fault);
         }
     }
     for (uint32_t i = 0; i < n; i++) ref_attention_end(&a[i], hd, q[i].out);
@@ -138,6 +148,8 @@ const struct kern kern_ref = {
     .rmsnorm = ref_rmsnorm,
     .exp2 = exp2_ref,
     .silu_mul = silu_mul_ref,
+    .gelu_mul = gelu_mul_ref,
+    .softcap = softcap_ref,
     .add = add_ref,
     .axpy = axpy_ref,
     .rope = ref_rope,

@@ -31,6 +31,25 @@ static inline __m256 exp2_8(__m256 x, __m256i *bad) {
     return _mm256_and_ps(live, _mm256_castsi256_ps(bits));
 }
 
+// NUMERICS 12.1.
+static inline __m256 tanh_8(__m256 x, __m256i *bad) {
+    const __m256 abs = _mm256_castsi256_ps(_mm256_set1_epi32((int)REF_ABS_BITS)), one = _mm256_set1_ps(1.0f);
+    __m256i wild = not_finite8(x);
+    __m256 sign = _mm256_andnot_ps(abs, x), a = _mm256_and_ps(abs, x), z = _mm256_mul_ps(a, a);
+    __m256 p = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xbbcd9823u));
+    p = _mm256_fmadd_ps(p, z, _mm256_castsi256_ps(_mm256_set1_epi32(0x3cac9e83)));
+    p = _mm256_fmadd_ps(p, z, _mm256_castsi256_ps(_mm256_set1_epi32((int)0xbd5c943du)));
+    p = _mm256_fmadd_ps(p, z, _mm256_castsi256_ps(_mm256_set1_epi32(0x3e088693)));
+    p = _mm256_fmadd_ps(p, z, _mm256_castsi256_ps(_mm256_set1_epi32((int)0xbeaaaaa5u)));
+    __m256 small = _mm256_fmadd_ps(_mm256_mul_ps(a, z), p, a), b = _mm256_min_ps(a, _mm256_set1_ps(REF_TANH_LARGE));
+    __m256 e = exp2_8(_mm256_mul_ps(b, _mm256_set1_ps(2.0f * REF_LOG2E)), bad); // b is finite
+    __m256 large = _mm256_sub_ps(one, _mm256_div_ps(_mm256_set1_ps(2.0f), _mm256_add_ps(one, e)));
+    __m256 is_small = _mm256_cmp_ps(a, _mm256_set1_ps(REF_TANH_SMALL), _CMP_LT_OQ);
+    __m256 y = _mm256_or_ps(_mm256_blendv_ps(large, small, is_small), sign);
+    *bad = _mm256_or_si256(*bad, wild);
+    return _mm256_andnot_ps(_mm256_castsi256_ps(wild), y);
+}
+
 static inline float max_lane8(__m256 v) {
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));

@@ -30,3 +30,21 @@ static inline __m512 exp2_16(__mmask16 m, __m512 x, __mmask16 *bad) {
     __m512i bits = _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23));
     return _mm512_castsi512_ps(_mm512_maskz_mov_epi32(live, bits));
 }
+
+// NUMERICS 12.1 in the lanes of m; 0 elsewhere. *bad collects lanes with NaN or Inf.
+static inline __m512 tanh_16(__mmask16 m, __m512 x, __mmask16 *bad) {
+    const __m512 one = _mm512_set1_ps(1.0f), abs = _mm512_castsi512_ps(_mm512_set1_epi32((int)REF_ABS_BITS));
+    __mmask16 wild = not_finite16(m, x), live = m & (__mmask16)~wild;
+    __m512 a = _mm512_maskz_and_ps(live, x, abs), z = _mm512_mul_ps(a, a);
+    __m512 p = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xbbcd9823u));
+    p = _mm512_fmadd_ps(p, z, _mm512_castsi512_ps(_mm512_set1_epi32(0x3cac9e83)));
+    p = _mm512_fmadd_ps(p, z, _mm512_castsi512_ps(_mm512_set1_epi32((int)0xbd5c943du)));
+    p = _mm512_fmadd_ps(p, z, _mm512_castsi512_ps(_mm512_set1_epi32(0x3e088693)));
+    p = _mm512_fmadd_ps(p, z, _mm512_castsi512_ps(_mm512_set1_epi32((int)0xbeaaaaa5u)));
+    __m512 small = _mm512_fmadd_ps(_mm512_mul_ps(a, z), p, a), b = _mm512_min_ps(a, _mm512_set1_ps(REF_TANH_LARGE));
+    __m512 e = exp2_16(live, _mm512_mul_ps(b, _mm512_set1_ps(2.0f * REF_LOG2E)), bad); // b is finite
+    __m512 y = _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(one, e)));
+    y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, _mm512_set1_ps(REF_TANH_SMALL), _CMP_LT_OQ), small);
+    *bad |= wild;
+    return _mm512_maskz_or_ps(live, y, _mm512_andnot_ps(abs, x));
+}

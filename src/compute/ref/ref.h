@@ -56,6 +56,8 @@ void ref_rmsnorm(const float *x, const float *w, uint32_t n, float eps, float *y
 void ref_rope_row(uint32_t pos, const double *fq, uint32_t n_freq, float *cos, float *sin);
 void ref_rope(float *x, uint32_t n_freq, const float *cos, const float *sin);
 void ref_hadamard(float *x, uint32_t n);
+// 12.5: 1 + beta ln(1 + floor(pos / original)), by which queries grow.
+float ref_position_factor(uint32_t pos, uint32_t original, float beta);
 
 // ---- Attention of one (query, head) (6)
 
@@ -72,14 +74,16 @@ void ref_att_clear(struct ref_att_state *s);
 void ref_att_merge(struct ref_att_state *s, float mb, float lb, float w, const float *o, uint32_t hd);
 void ref_attention_begin(struct ref_attention *a);
 // One block of keys j0 .. j0+63 (j0 a multiple of 64) of which lo .. pos are valid; blocks come in ascending order.
-// k, v: [64][hd]; only valid rows are looked at.
+// k, v: [64][hd]; only valid rows are looked at. cap: of scores in log2 units (12.4), 0: none.
 void ref_attention_block_i8(struct ref_attention *a, const int8_t *q, float qs, const int8_t *k, const float *dk,
-                            const int8_t *v, const float *dv, uint32_t hd, uint32_t j0, uint32_t lo, uint32_t pos,
-                            bool *fault);
+                            const int8_t *v, const float *dv, uint32_t hd, float cap, uint32_t j0, uint32_t lo,
+                            uint32_t pos, bool *fault);
 // 6.8, with K and V taken exactly to f32.
 void ref_attention_block_float(struct ref_attention *a, const float *q, float scale, const float *k, const float *v,
-                               uint32_t hd, uint32_t j0, uint32_t lo, uint32_t pos, bool *fault);
+                               uint32_t hd, float cap, uint32_t j0, uint32_t lo, uint32_t pos, bool *fault);
 void ref_attention_end(const struct ref_attention *a, uint32_t hd, float *out);
+// 12.4: a cap of scores in natural units as the two functions above take it; 0 stays 0.
+static inline float ref_attention_cap(float softcap) { return softcap * REF_LOG2E; }
 // First key that a query at pos sees.
 static inline uint32_t ref_first_key(uint32_t pos, uint32_t window) {
     return window > 0 && pos >= window ? pos - window + 1 : 0;
@@ -90,6 +94,16 @@ static inline uint32_t ref_first_key(uint32_t pos, uint32_t window) {
 // The top_k of n logits in rank order, with their weights.
 void ref_router(const float *logits, uint32_t n, uint32_t top_k, bool norm_topk, uint32_t *index, float *weight,
                 bool *fault);
+
+// 12.6: chosen by sigmoid and bias among the experts of the best groups, weighted by the sigmoid alone.
+struct ref_sigmoid_router {
+    uint32_t n, top_k;             // top_k <= experts of top_groups groups
+    uint32_t n_groups, top_groups; // n a multiple of n_groups
+    bool norm_topk;
+    const float *bias; // [n] or NULL
+};
+void ref_router_sigmoid(const struct ref_sigmoid_router *s, const float *logits, uint32_t *index, float *weight,
+                        bool *fault);
 
 // ---- Sampler (8)
 

@@ -19,6 +19,13 @@ void ref_attention_begin(struct ref_attention *a) {
     ref_att_clear(&a->segment);
 }
 
+// 12.4: scores of valid keys, in log2 units, under a cap in log2 units.
+static void cap_scores(float *t, const bool *valid, float cap, bool *fault) {
+    float inverse = 1.0f / cap;
+    for (uint32_t j = 0; j < REF_KEY_BLOCK; j++)
+        if (valid[j]) t[j] = ref_softcap(t[j], cap, inverse, fault);
+}
+
 // Scores t of a block -> weights e (0 where a key is not valid), the integer maximum and the sum of 6.3.
 static void softmax_block(const float *t, const bool *valid, float *e, float *mb, float *lb, bool *fault) {
     float max = REF_NO_KEYS, l[8] = {0};
@@ -44,8 +51,8 @@ static void end_block(struct ref_attention *a, uint32_t hd, uint32_t j0, uint32_
 }
 
 void ref_attention_block_i8(struct ref_attention *a, const int8_t *q, float qs, const int8_t *k, const float *dk,
-                            const int8_t *v, const float *dv, uint32_t hd, uint32_t j0, uint32_t lo, uint32_t pos,
-                            bool *fault) {
+                            const int8_t *v, const float *dv, uint32_t hd, float cap, uint32_t j0, uint32_t lo,
+                            uint32_t pos, bool *fault) {
     float t[REF_KEY_BLOCK] = {0}, e[REF_KEY_BLOCK], o[LIMIT_HEAD_DIM], mb, lb, max = 0.0f;
     bool valid[REF_KEY_BLOCK];
     for (uint32_t j = 0; j < REF_KEY_BLOCK; j++) {
@@ -55,6 +62,7 @@ void ref_attention_block_i8(struct ref_attention *a, const int8_t *q, float qs, 
         for (uint32_t d = 0; d < hd; d++) sum += q[d] * k[j * hd + d];
         t[j] = (float)sum * (qs * dk[j]);
     }
+    if (cap > 0.0f) cap_scores(t, valid, cap, fault);
     softmax_block(t, valid, e, &mb, &lb, fault);
     for (uint32_t j = 0; j < REF_KEY_BLOCK; j++) {
         if (!valid[j]) continue;
@@ -73,7 +81,7 @@ void ref_attention_block_i8(struct ref_attention *a, const int8_t *q, float qs, 
 }
 
 void ref_attention_block_float(struct ref_attention *a, const float *q, float scale, const float *k, const float *v,
-                               uint32_t hd, uint32_t j0, uint32_t lo, uint32_t pos, bool *fault) {
+                               uint32_t hd, float cap, uint32_t j0, uint32_t lo, uint32_t pos, bool *fault) {
     float t[REF_KEY_BLOCK] = {0}, e[REF_KEY_BLOCK], o[LIMIT_HEAD_DIM] = {0}, mb, lb;
     bool valid[REF_KEY_BLOCK];
     for (uint32_t j = 0; j < REF_KEY_BLOCK; j++) {
@@ -83,6 +91,7 @@ void ref_attention_block_float(struct ref_attention *a, const float *q, float sc
         for (uint32_t d = 0; d < hd; d++) s = fmaf(q[d], k[j * hd + d], s);
         t[j] = s * scale;
     }
+    if (cap > 0.0f) cap_scores(t, valid, cap, fault);
     softmax_block(t, valid, e, &mb, &lb, fault);
     for (uint32_t j = 0; j < REF_KEY_BLOCK; j++)
         for (uint32_t d = 0; valid[j] && d < hd; d++) o[d] = fmaf(e[j], v[j * hd + d], o[d]);

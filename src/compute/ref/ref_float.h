@@ -1,5 +1,5 @@
-// The scalar rules of NUMERICS 2.1, 6.1 and 7.1, and bit casts. Every operation is one rounding in the written order.
-// A `bool *fault` is only ever set to true.
+// The scalar rules of NUMERICS 2.1, 6.1, 7.1 and 12, and bit casts. Every operation is one rounding in the written
+// order. A `bool *fault` is only ever set to true.
 #pragma once
 #include <math.h>
 #include <stdbool.h>
@@ -13,9 +13,13 @@
 #define REF_LOG2E       0x1.715476p+0f
 #define REF_INV127      0x1.020408p-7f
 #define REF_INV255      0x1.010102p-8f
-#define REF_TINY        0x1p-80f // a maximum below it quantises to zeros
-#define REF_EXP2_LOW    -125.0f  // exp2 is 0 below
-#define REF_NO_KEYS     -1e30f   // M of an attention state that has seen no key
+#define REF_TINY        0x1p-80f        // a maximum below it quantises to zeros
+#define REF_EXP2_LOW    -125.0f         // exp2 is 0 below
+#define REF_NO_KEYS     -1e30f          // M of an attention state that has seen no key
+#define REF_TANH_SMALL  0x1.19999ap-1f  // 12.1: tanh is a polynomial below, a quotient from there on
+#define REF_TANH_LARGE  16.0f           // it is 1 from there on
+#define REF_GELU_LINEAR -0x1.26aec2p+1f // 12.3: -2 log2(e) sqrt(2/pi), and 0.044715 times that
+#define REF_GELU_CUBIC  -0x1.a5a7dp-4f
 #define REF_RNE_MAGIC   0x1.8p23f
 #define REF_ABS_BITS    0x7fffffffu
 #define REF_INF_BITS    0x7f800000u
@@ -102,3 +106,39 @@ static inline float ref_pow2(float k) {
 }
 
 static inline float ref_silu(float g, bool *fault) { return g / (1.0f + ref_exp2(g * -REF_LOG2E, fault)); }
+
+// 12.1. Odd in every bit; at most 1.8 units in the last place off.
+static inline float ref_tanh(float x, bool *fault) {
+    uint32_t sign = ref_bits(x) & ~REF_ABS_BITS;
+    float a = ref_float(ref_bits(x) & REF_ABS_BITS), y;
+    if (!ref_is_finite(x)) {
+        *fault = true;
+        return 0.0f;
+    }
+    if (a < REF_TANH_SMALL) {
+        float z = a * a, p = ref_float(0xbbcd9823u);
+        p = fmaf(p, z, ref_float(0x3cac9e83u));
+        p = fmaf(p, z, ref_float(0xbd5c943du));
+        p = fmaf(p, z, ref_float(0x3e088693u));
+        p = fmaf(p, z, ref_float(0xbeaaaaa5u));
+        y = fmaf(a * z, p, a);
+    } else {
+        float b = a < REF_TANH_LARGE ? a : REF_TANH_LARGE;
+        y = 1.0f - 2.0f / (1.0f + ref_exp2(b * (2.0f * REF_LOG2E), fault));
+    }
+    return ref_float(ref_bits(y) | sign);
+}
+
+// 12.2. inverse is 1.0f / cap.
+static inline float ref_softcap(float x, float cap, float inverse, bool *fault) {
+    return cap * ref_tanh(x * inverse, fault);
+}
+
+// 12.3: the tanh form of GELU, as a sigmoid.
+static inline float ref_gelu(float g, bool *fault) {
+    float k = fmaf(g * g, REF_GELU_CUBIC, REF_GELU_LINEAR);
+    return g / (1.0f + ref_exp2(g * k, fault));
+}
+
+// 12.6.
+static inline float ref_sigmoid(float x, bool *fault) { return 1.0f / (1.0f + ref_exp2(x * -REF_LOG2E, fault)); }

@@ -47,3 +47,16 @@ void ref_rope(float *x, uint32_t n_freq, const float *cos, const float *sin) {
         x[i + n_freq] = fmaf(b, cos[i], u);
     }
 }
+
+// ln of m >= 1: 2^k f with f in (0.7, 1.42), and the series of the inverse hyperbolic tangent.
+static double natural_log(double m) {
+    int k = 0;
+    for (; m > 0x1.6a09e667f3bcdp+0; k++) m = m * 0.5;
+    double z = (m - 1.0) / (m + 1.0), s = z * z, p = 0.0;
+    for (int i = 23; i > 0; i -= 2) p = p * s + 1.0 / i;
+    return k * 0x1.62e42fefa39efp-1 + 2.0 * (z * p);
+}
+
+float ref_position_factor(uint32_t pos, uint32_t original, float beta) {
+    return (float)(1.0 + (double)beta * natural_log((double)(pos / original) + 1.0));
+}

@@ -62,9 +62,11 @@ static float *want_output(const struct model *m) {
             for (uint32_t j0 = lo / 64 * 64; j0 <= p; j0 += 64) {
                 size_t at = (size_t)j0 * hd;
                 if (m->type == KV_I8)
-                    ref_attention_block_i8(a, q8, qs, k8 + at, dk + j0, v8 + at, dv + j0, hd, j0, lo, p, &fault);
+                    ref_attention_block_i8(a, q8, qs, k8 + at, dk + j0, v8 + at, dv + j0, hd,
+                                           ref_attention_cap(m->s.softcap), j0, lo, p, &fault);
                 else
-                    ref_attention_block_float(a, q, m->s.scale, kf + at, vf + at, hd, j0, lo, p, &fault);
+                    ref_attention_block_float(a, q, m->s.scale, kf + at, vf + at, hd, ref_attention_cap(m->s.softcap),
+                                              j0, lo, p, &fault);
             }
             ref_attention_end(a, hd, out + ((size_t)p * m->s.n_heads + h) * hd);
         }
@@ -174,6 +176,11 @@ static struct attention_spec spec_of(uint32_t heads, uint32_t kv_heads, uint32_t
                                    .scale = had ? scale / (float)hd : scale};
 }
 
+static struct attention_spec capped(struct attention_spec s, float softcap) {
+    s.softcap = softcap;
+    return s;
+}
+
 static void int8_caches(void **state) {
     (void)state;
     struct rng r;
@@ -184,6 +191,40 @@ static void int8_caches(void **state) {
     check_model(&r, KV_I8, spec_of(5, 1, 256, 0, true), 150, 40);
     check_model(&r, KV_I8, spec_of(4, 1, 80, 33, false), 170, 60);
     check_model(&r, KV_I8, spec_of(2, 1, 64, 1, false), 70, 3);
+}
+
+// A wide cap leaves the scores in the polynomial of tanh, a narrow one takes them through both of its forms.
+static void caps(void **state) {
+    (void)state;
+    struct rng r;
+    rng_init(&r, 24);
+    check_model(&r, KV_I8, capped(spec_of(2, 1, 256, 0, true), 50.0f), 200, 70);
+    check_model(&r, KV_I8, capped(spec_of(4, 2, 64, 1040, true), 1.5f), MAX_POS, 600);
+    check_model(&r, KV_I8, capped(spec_of(3, 1, 96, 70, false), 0.3f), 150, 40);
+    check_model(&r, KV_F16, capped(spec_of(2, 1, 256, 90, false), 50.0f), 150, 60);
+    check_model(&r, KV_F32, capped(spec_of(2, 2, 32, 0, false), 0.7f), 150, 40);
+    check_model(&r, KV_F32, capped(spec_of(5, 1, 72, 0, false), 4.0f), 100, 30);
+}
+
+// Heads of all widths, also those that the cache pads, and groups of 1 to 16 queries a kv head.
+static void shapes(void **state) {
+    (void)state;
+    static const uint32_t heads[][2] = {{16, 1}, {4, 4}, {14, 2}, {7, 1}, {24, 8}};
+    struct rng r;
+    rng_init(&r, 25);
+    for (uint32_t hd = 2, i = 0; hd <= LIMIT_HEAD_DIM; hd += hd < 24 ? 2 : 38, i++)
+        check_model(&r, (enum kv_type)(i % 3), capped(spec_of(2, 1, hd, i % 2 * 65, false), i % 4 == 3 ? 2.0f : 0.0f),
+                    80, 30);
+    for (uint32_t i = 0; i < 5; i++)
+        for (enum kv_type t = KV_I8; t <= KV_F32; t++)
+            check_model(&r, t, spec_of(heads[i][0], heads[i][1], i == 4 ? 80 : 32, i % 2 * 20, i < 4 && t == KV_I8), 70,
+                        20);
+    check_model(&r, KV_I8, spec_of(2, 1, 4, 0, true), 70, 20);
+    check_model(&r, KV_I8, spec_of(3, 1, 96, 0, false), 150, 60);
+    check_model(&r, KV_I8, spec_of(4, 2, 192, 70, false), 150, 60);
+    check_model(&r, KV_I8, spec_of(2, 1, 80, 1100, false), MAX_POS, 500);
+    check_model(&r, KV_F32, spec_of(2, 1, 128, 512, false), MAX_POS, 700);
+    check_model(&r, KV_F16, spec_of(2, 1, 40, 1030, false), MAX_POS, 500);
 }
 
 static void float_caches(void **state) {
@@ -204,14 +245,14 @@ static void faults(void **state) {
     rng_init(&r, 23);
     for (enum isa isa = ISA_REF; isa <= isa_best(); isa++)
         for (enum kv_type type = KV_I8; type <= KV_F32; type++)
-            for (int where = 0; where < 3; where++) {
+            for (int where = 0; where < 6; where++) {
                 struct backend *be = new_backend(isa, 2);
-                struct attention_spec s = spec_of(1, 1, HD, 0, false);
+                struct attention_spec s = capped(spec_of(1, 1, HD, 0, false), where < 3 ? 0.0f : 5.0f);
                 struct kv_spec spec = {.type = type, .n_layers = 1, .n_kv_heads = 1, .head_dim = HD, .n_blocks = 2};
                 struct kv_cache *kv = be->ops->kv_new(be, &spec);
                 float x[3][ROWS * HD], out[ROWS * HD];
                 for (int i = 0; i < 3; i++) random_values(&r, x[i], ROWS * HD);
-                x[where][4 * HD + 7] = where == 1 ? INFINITY : NAN;
+                x[where % 3][4 * HD + 7] = where % 3 == 1 ? INFINITY : NAN;
                 uint32_t block[2] = {0, 1};
                 struct batch_seq seqs[2] = {{.row = 0, .n_rows = 4, .blocks = &block[0]},
                                             {.row = 4, .n_rows = 2, .blocks = &block[1]}};
@@ -229,6 +270,6 @@ static void faults(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(int8_caches), cmocka_unit_test(float_caches),
-                                       cmocka_unit_test(faults)};
+                                       cmocka_unit_test(caps), cmocka_unit_test(shapes), cmocka_unit_test(faults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,8 +49,12 @@ static void check_product(struct rng *r, enum isa isa, enum dtype t, struct shap
     for (uint32_t i = 0; i < s.tokens; i++) assert_int_equal(b.fault[i], 0);
     int32_t id = (int32_t)rng_below(r, s.rows); // the embedding of one row
     rows_batch(&b, 1);
-    ops->embed(be, w, &id, &b.b, true, out);
+    ops->embed(be, w, &id, 1.0f, &b.b, true, out);
     ref_row_f32(t, src + (uint32_t)id * dtype_row_bytes(t, s.k), s.k, row);
+    assert_memory_equal(out, row, 4ull * s.k);
+    ops->embed(be, w, &id, 13.856406f, &b.b, false, out); // scaled first, then rounded
+    for (uint32_t i = 0; i < s.k; i++)
+        row[i] = ref_f32_from_bf16(ref_bf16_from_f32(row[i] * 13.856406f, &(bool){false}));
     assert_memory_equal(out, row, 4ull * s.k);
     ops->qrows_free(q);
     ops->weight_free(w);
@@ -79,6 +83,21 @@ static void products(void **state) {
             }
             check_product(&r, isa, t, (struct shape){49, block == 256 ? 2304 : 2144, 15}, true);
         }
+}
+
+// Inputs of real models: several segments of K with a short one at the end, with a bias and without.
+static void long_rows(void **state) {
+    (void)state;
+    static const uint32_t ks[] = {576, 1025, 2880, 12288};
+    struct rng r;
+    rng_init(&r, 10);
+    for (enum isa isa = ISA_REF; isa <= isa_best(); isa++)
+        for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+            for (size_t j = 0; j < 4; j++) {
+                uint32_t block = types[i] == DT_L8 ? 1 : dtype_info(types[i])->block_values;
+                if (ks[j] % block == 0)
+                    check_product(&r, isa, types[i], (struct shape){33, ks[j], 1 + (uint32_t)j}, j != 2);
+            }
 }
 
 // More tokens than one block of the driver, and enough panels for several items.
@@ -170,8 +189,11 @@ static void memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(many_tokens),
-                                       cmocka_unit_test(extremes), cmocka_unit_test(faults_stay_in_their_row),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products),
+                                       cmocka_unit_test(long_rows),
+                                       cmocka_unit_test(many_tokens),
+                                       cmocka_unit_test(extremes),
+                                       cmocka_unit_test(faults_stay_in_their_row),
                                        cmocka_unit_test(memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

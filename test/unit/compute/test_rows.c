@@ -22,8 +22,21 @@ static void elementwise(void **state) {
             be->ops->rmsnorm(be, x, w, 1, n, 1e-6f, rows_batch(&b, ROWS), y);
             for (uint32_t t = 0; t < ROWS; t++) ref_rmsnorm(x + t * n, w, n, 1e-6f, want + t * n);
             assert_memory_equal(y, want, 4ull * ROWS * n);
-            be->ops->silu_mul(be, x, x2, n, &b.b, y);
+            be->ops->act_mul(be, ACT_SILU, x, x2, n, &b.b, y);
             for (uint32_t t = 0; t < ROWS * n; t++) want[t] = ref_silu(x[t], &fault) * x2[t];
+            assert_memory_equal(y, want, 4ull * ROWS * n);
+            be->ops->act_mul(be, ACT_GELU_TANH, x, x2, n, &b.b, y);
+            for (uint32_t t = 0; t < ROWS * n; t++) want[t] = ref_gelu(x[t], &fault) * x2[t];
+            assert_memory_equal(y, want, 4ull * ROWS * n);
+            float cap = i % 2 ? 30.0f : 0.5f, factor[ROWS];
+            memcpy(y, x, 4ull * ROWS * n);
+            be->ops->softcap(be, y, n, cap, &b.b);
+            for (uint32_t t = 0; t < ROWS * n; t++) want[t] = ref_softcap(x[t], cap, 1.0f / cap, &fault);
+            assert_memory_equal(y, want, 4ull * ROWS * n);
+            for (uint32_t t = 0; t < ROWS; t++) factor[t] = ref_position_factor(t * 4000, 4096, 0.1f);
+            memcpy(y, x, 4ull * ROWS * n);
+            be->ops->scale_rows(be, y, n, factor, &b.b);
+            for (uint32_t t = 0; t < ROWS * n; t++) want[t] = factor[t / n] * x[t];
             assert_memory_equal(y, want, 4ull * ROWS * n);
             be->ops->add(be, x, x2, n, false, &b.b, y);
             for (uint32_t t = 0; t < ROWS * n; t++) want[t] = x[t] + x2[t];
@@ -43,17 +56,55 @@ static void elementwise(void **state) {
     }
 }
 
+// Every sign and exponent, with mantissas at random: what rows of model-like numbers never show.
+static void all_exponents(void **state) {
+    (void)state;
+    enum { N = 16 * 2 * 254 };
+    struct rng r;
+    rng_init(&r, 36);
+    for (enum isa isa = ISA_REF; isa <= isa_best(); isa++) {
+        struct backend *be = new_backend(isa, 2);
+        bool fault = false;
+        struct rows_batch b;
+        for (uint32_t i = 0; i < N; i++) {
+            uint32_t exponent = i / 16 % 254;
+            x[i] = ref_float((i / 16 / 254) << 31 | exponent << 23 | (rng_u32(&r) & 0x7fffffu));
+            x2[i] = 1.0f;
+        }
+        x[0] = 0.0f;
+        x[254 * 16] = -0.0f;
+        memcpy(y, x, sizeof(float) * N);
+        be->ops->softcap(be, y, N, 1.0f, rows_batch(&b, 1));
+        for (uint32_t i = 0; i < N; i++) want[i] = ref_softcap(x[i], 1.0f, 1.0f, &fault);
+        assert_memory_equal(y, want, sizeof(float) * N);
+        assert_int_equal(b.fault[0], 0);
+        assert_false(fault);
+        for (uint32_t i = 0; i < N; i++)
+            if (fabsf(x[i]) > 1.4e13f) x[i] = 0x1p-149f;
+        for (int act = ACT_SILU; act <= ACT_GELU_TANH; act++) {
+            be->ops->act_mul(be, (enum activation)act, x, x2, N, &b.b, y);
+            for (uint32_t i = 0; i < N; i++)
+                want[i] = act == ACT_SILU ? ref_silu(x[i], &fault) : ref_gelu(x[i], &fault);
+            assert_memory_equal(y, want, sizeof(float) * N);
+            assert_int_equal(b.fault[0], 0);
+        }
+        be->ops->free(be);
+    }
+}
+
 static void rope_and_groups(void **state) {
     (void)state;
-    enum { HEADS = 3, HD = 64 };
+    enum { HEADS = 3, HD = 256, MOST = HD / 2 }; // the frequencies turn 2 * n_freq values of a head, the rest stays
+    static const uint32_t n_freqs[] = {1, 5, 14, 23, 32, 40, 64, 96, 128};
     struct rng r;
     rng_init(&r, 32);
-    double fq[32];
+    double fq[MOST];
     uint32_t pos[ROWS] = {0, 1, 77, 5000, 131071};
-    static float cos[ROWS * 32], sin[ROWS * 32], c[32], s[32];
-    for (int i = 0; i < 32; i++) fq[i] = 0.6 / (1 + i * i);
+    static float cos[ROWS * MOST], sin[ROWS * MOST], c[MOST], s[MOST];
+    for (int i = 0; i < MOST; i++) fq[i] = 0.6 / (1 + i * i);
     for (enum isa isa = ISA_REF; isa <= isa_best(); isa++)
-        for (uint32_t n_freq = 5; n_freq <= 32; n_freq += 9) {
+        for (uint32_t f = 0; f < sizeof n_freqs / sizeof n_freqs[0]; f++) {
+            uint32_t n_freq = n_freqs[f];
             struct backend *be = new_backend(isa, 2);
             struct rows_batch b;
             rows_batch(&b, ROWS);
@@ -100,7 +151,11 @@ static void row_faults(void **state) {
                 x[3 * N + at] = x2[3 * N + at] = bad[i];
                 be->ops->add(be, x, x2, N, true, rows_batch(&b, ROWS), y);
                 for (uint32_t t = 0; t < ROWS; t++) assert_int_equal(b.fault[t], t == 3);
-                be->ops->silu_mul(be, x, x2, N, rows_batch(&b, ROWS), y);
+                be->ops->act_mul(be, ACT_SILU, x, x2, N, rows_batch(&b, ROWS), y);
+                for (uint32_t t = 0; t < ROWS; t++) assert_int_equal(b.fault[t], t == 3);
+                be->ops->act_mul(be, ACT_GELU_TANH, x, x2, N, rows_batch(&b, ROWS), y);
+                for (uint32_t t = 0; t < ROWS; t++) assert_int_equal(b.fault[t], t == 3);
+                be->ops->softcap(be, x, N, 0.5f, rows_batch(&b, ROWS));
                 for (uint32_t t = 0; t < ROWS; t++) assert_int_equal(b.fault[t], t == 3);
                 be->ops->free(be);
             }
@@ -110,7 +165,23 @@ static void row_faults(void **state) {
 
 enum { HIDDEN = 192, FFN = 160, EXPERTS = 9, TOP_K = 3, TOKENS = 37 };
 
-static void want_moe(enum dtype t, uint8_t *const e[3][EXPERTS], const float *logits, bool norm, float *out) {
+// Rank, weights and their last factor as the spec says.
+static void want_route(const struct moe_spec *s, const float *logits, uint32_t *index, float *weight, bool *fault) {
+    struct ref_sigmoid_router r = {.n = EXPERTS,
+                                   .top_k = TOP_K,
+                                   .n_groups = s->n_groups,
+                                   .top_groups = s->top_groups,
+                                   .norm_topk = s->norm_topk,
+                                   .bias = s->bias};
+    if (s->router == ROUTER_SOFTMAX)
+        ref_router(logits, EXPERTS, TOP_K, s->norm_topk, index, weight, fault);
+    else
+        ref_router_sigmoid(&r, logits, index, weight, fault);
+    for (uint32_t i = 0; i < TOP_K; i++) weight[i] = weight[i] * s->weights_scale;
+}
+
+static void want_moe(enum dtype t, const struct moe_spec *s, uint8_t *const e[3][EXPERTS], const float *logits,
+                     float *out) {
     struct act_block *a = aligned_alloc(64, 2 * sizeof *a), *h = aligned_alloc(64, 2 * sizeof *h);
     bool fault = false, is_float = dtype_info(t)->is_float;
     uint64_t in_row = dtype_row_bytes(t, HIDDEN), mid_row = dtype_row_bytes(t, FFN);
@@ -118,7 +189,7 @@ static void want_moe(enum dtype t, uint8_t *const e[3][EXPERTS], const float *lo
         uint32_t index[TOP_K];
         float weight[TOP_K], *o = out + i * HIDDEN, act[FFN];
         const float *row = x + i * HIDDEN;
-        ref_router(logits + i * EXPERTS, EXPERTS, TOP_K, norm, index, weight, &fault);
+        want_route(s, logits + i * EXPERTS, index, weight, &fault);
         ref_quant_row(row, HIDDEN, a, &fault);
         memset(o, 0, HIDDEN * 4);
         for (uint32_t ex = 0; ex < EXPERTS; ex++)
@@ -128,7 +199,7 @@ static void want_moe(enum dtype t, uint8_t *const e[3][EXPERTS], const float *lo
                     const uint8_t *g = e[0][ex] + n * in_row, *u = e[1][ex] + n * in_row;
                     float gv = is_float ? ref_dot_float(t, g, row, HIDDEN) : ref_dot(t, g, a, HIDDEN);
                     float uv = is_float ? ref_dot_float(t, u, row, HIDDEN) : ref_dot(t, u, a, HIDDEN);
-                    act[n] = ref_silu(gv, &fault) * uv;
+                    act[n] = (s->act == ACT_SILU ? ref_silu(gv, &fault) : ref_gelu(gv, &fault)) * uv;
                 }
                 ref_quant_row(act, FFN, h, &fault);
                 for (uint32_t n = 0; n < HIDDEN; n++) {
@@ -143,7 +214,7 @@ static void want_moe(enum dtype t, uint8_t *const e[3][EXPERTS], const float *lo
     free(h);
 }
 
-static void check_moe(struct rng *r, enum isa isa, enum dtype t, bool norm) {
+static void check_moe(struct rng *r, enum isa isa, enum dtype t, struct moe_spec s) {
     struct backend *be = new_backend(isa, 2);
     uint8_t *src[3][EXPERTS];
     struct weight *m[3][EXPERTS];
@@ -156,7 +227,8 @@ static void check_moe(struct rng *r, enum isa isa, enum dtype t, bool norm) {
         }
     random_values(r, x, TOKENS * HIDDEN);
     for (uint32_t i = 0; i < TOKENS * EXPERTS; i++) logits[i] = (float)rng_below(r, 6) * 0.5f; // with ties
-    struct moe_spec s = {.n_experts = EXPERTS, .top_k = TOP_K, .norm_topk = norm};
+    s.n_experts = EXPERTS;
+    s.top_k = TOP_K;
     s.gate = (const struct weight *const *)m[0];
     s.up = (const struct weight *const *)m[1];
     s.down = (const struct weight *const *)m[2];
@@ -164,7 +236,7 @@ static void check_moe(struct rng *r, enum isa isa, enum dtype t, bool norm) {
     struct rows_batch b;
     be->ops->quant(be, x, HIDDEN, rows_batch(&b, TOKENS), q);
     be->ops->moe(be, &s, logits, dtype_info(t)->is_float ? NULL : q, x, &b.b, y);
-    want_moe(t, src, logits, norm, want);
+    want_moe(t, &s, src, logits, want);
     assert_memory_equal(y, want, TOKENS * HIDDEN * 4);
     for (uint32_t i = 0; i < TOKENS; i++) assert_int_equal(b.fault[i], 0);
     logits[5 * EXPERTS + 1] = INFINITY;
@@ -187,8 +259,19 @@ static void experts(void **state) {
     struct rng r;
     rng_init(&r, 34);
     for (enum isa isa = ISA_REF; isa <= isa_best(); isa++) {
-        check_moe(&r, isa, DT_Q8_0, true);
-        check_moe(&r, isa, DT_BF16, false);
+        check_moe(&r, isa, DT_Q8_0, (struct moe_spec){.norm_topk = true, .weights_scale = 1.0f});
+        check_moe(&r, isa, DT_BF16, (struct moe_spec){.weights_scale = 1.0f});
+        check_moe(&r, isa, DT_L8, (struct moe_spec){.act = ACT_GELU_TANH, .norm_topk = true, .weights_scale = 1.5f});
+        struct moe_spec s = {
+            .router = ROUTER_SIGMOID, .norm_topk = true, .n_groups = 1, .top_groups = 1, .weights_scale = 2.5f};
+        check_moe(&r, isa, DT_Q4_0, s);
+        random_values(&r, w, EXPERTS);
+        s.bias = w;
+        check_moe(&r, isa, DT_Q4_0, s);
+        s.n_groups = 3;
+        s.top_groups = 2;
+        s.norm_topk = false;
+        check_moe(&r, isa, DT_F32, s);
     }
 }
 
@@ -301,9 +384,9 @@ static void gather(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elementwise), cmocka_unit_test(rope_and_groups), cmocka_unit_test(row_faults),
-        cmocka_unit_test(experts),     cmocka_unit_test(sampling),        cmocka_unit_test(penalties),
-        cmocka_unit_test(gather),
+        cmocka_unit_test(elementwise), cmocka_unit_test(all_exponents), cmocka_unit_test(rope_and_groups),
+        cmocka_unit_test(row_faults),  cmocka_unit_test(experts),       cmocka_unit_test(sampling),
+        cmocka_unit_test(penalties),   cmocka_unit_test(gather),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
