@@ -12,16 +12,31 @@ static int count_need(void *arg, const struct tensor_need *n) {
     return 0;
 }
 
-static void check(const struct hparams *h) {
+// Either choice of a RoPE that depends on the context.
+static void check_rope(struct hparams *h, uint32_t context) {
+    double values[LIMIT_ROPE_VALUES];
+    struct err e;
+    model_set_context(h, context);
+    uint32_t n = model_rope_get(h, values);
+    for (uint32_t i = 0; i < n; i++) ASSERT(isfinite(values[i]));
+    int rc = model_rope_put(h, values, n, &e);
+    ASSERT(rc == ERR_OK);
+}
+
+static void check(struct hparams *h) {
     ASSERT(h->family && h->n_layers >= 1 && h->n_layers <= LIMIT_LAYERS);
     ASSERT(h->hidden >= 1 && h->hidden <= LIMIT_HIDDEN && h->n_vocab >= 1 && h->n_vocab <= LIMIT_VOCAB);
     ASSERT(h->head_dim >= 2 && h->head_dim <= LIMIT_HEAD_DIM && h->n_kv_heads >= 1 && h->n_heads % h->n_kv_heads == 0);
     ASSERT(h->max_context >= 1 && h->max_context <= LIMIT_CONTEXT && h->top_k <= h->n_experts);
-    ASSERT(h->n_eos <= LIMIT_STOP_IDS && isfinite(h->rope_factor));
-    for (uint32_t i = 0; i < h->n_freq; i++) ASSERT(isfinite(h->fq[i]));
+    ASSERT(h->n_eos <= LIMIT_STOP_IDS && h->top_k <= LIMIT_TOP_K && h->top_groups <= h->n_groups);
+    ASSERT(isfinite(h->head_scale) && isfinite(h->embed_scale) && isfinite(h->routed_scale));
     uint64_t n = 0;
     int rc = model_needs(h, 0, 1, count_need, &n);
     ASSERT(rc == 0 && n > 0);
+    for (uint32_t i = 0; i < h->n_layers; i++)
+        ASSERT(h->rope_of[i] == ROPE_NONE || (h->rope_of[i] < ROPE_SETS && h->rope[h->rope_of[i]].n_freq > 0));
+    check_rope(h, 1);
+    check_rope(h, LIMIT_CONTEXT);
     volatile uint64_t sink = model_plan_hash(h, &(struct run_mode){.kv = KV_I8});
     (void)sink;
 }

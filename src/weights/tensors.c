@@ -23,6 +23,7 @@ void tensors_free(struct tensors *t) {
         file_map_close(&t->maps[i]);
         close(t->fds[i]);
     }
+    gguf_free(t->gguf);
     strmap_fini(&t->index);
     free(t->fds);
     free(t->maps);
@@ -59,7 +60,20 @@ int tensors_add(struct tensors *t, const struct tensor *one, struct err *e) {
     return ERR_OK;
 }
 
-int tensors_add_file(struct tensors *t, const char *path, struct err *e) {
+int tensors_alias(struct tensors *t, const char *name, const struct tensor *base, uint64_t row, uint64_t n_rows,
+                  struct err *e) {
+    ASSERT(base->n_dims >= 1 && row <= base->dim[0] && n_rows <= base->dim[0] - row);
+    ASSERT(base->n_dims > 1 || dtype_info(base->type)->block_values == 1, "%s", base->name);
+    struct tensor one = *base; // the list may move when it grows
+    const uint64_t row_bytes = one.dim[0] ? one.bytes / one.dim[0] : 0;
+    one.name = name;
+    one.dim[0] = n_rows;
+    one.data += row * row_bytes;
+    one.bytes = n_rows * row_bytes;
+    return tensors_add(t, &one, e);
+}
+
+int tensors_map_file(struct tensors *t, const char *path, const struct file_map **map, struct err *e) {
     if (t->n_maps == LIMIT_SHARDS)
         return err_set(e, ERR_LIMIT, "%s: a model has more than %d files", path, LIMIT_SHARDS);
     if (!t->maps) t->maps = calloc(LIMIT_SHARDS, sizeof *t->maps);
@@ -74,8 +88,35 @@ int tensors_add_file(struct tensors *t, const char *path, struct err *e) {
         return err_set(e, ERR_IO, "%s: open: %s", path, strerror(errno));
     }
     t->fds[t->n_maps++] = fd;
-    if (safetensors_read(t, m->data, m->len_bytes, e)) return err_prefix(e, "%s", path);
+    *map = m;
     return ERR_OK;
+}
+
+int tensors_add_file(struct tensors *t, const char *path, struct err *e) {
+    const struct file_map *m;
+    int rc = tensors_map_file(t, path, &m, e);
+    if (rc) return rc;
+    rc = safetensors_read(t, m->data, m->len_bytes, e);
+    return rc ? err_prefix(e, "%s", path) : ERR_OK;
+}
+
+// By what it begins with: a safetensors file of that beginning would have a header of terabytes.
+static bool is_gguf(const uint8_t *data, uint64_t bytes) { return bytes >= 4 && memcmp(data, "GGUF", 4) == 0; }
+
+static bool ends_with(const char *path, const char *tail) {
+    size_t n = strlen(path), m = strlen(tail);
+    return n >= m && strcmp(path + n - m, tail) == 0;
+}
+
+static int open_file(struct tensors *t, const char *path, struct err *e) {
+    const struct file_map *m;
+    int rc = tensors_map_file(t, path, &m, e);
+    if (rc) return rc;
+    if (ends_with(path, ".gguf") || is_gguf(m->data, m->len_bytes)) return gguf_open_file(t, path, m, e);
+    if (!ends_with(path, ".safetensors"))
+        return err_set(e, ERR_UNSUPPORTED, "%s: neither a GGUF file nor a safetensors file", path);
+    rc = safetensors_read(t, m->data, m->len_bytes, e);
+    return rc ? err_prefix(e, "%s", path) : ERR_OK;
 }
 
 static int open_folder(struct tensors *t, const char *folder, struct err *e) {
@@ -93,7 +134,7 @@ int tensors_open(const char *path, struct tensors **t, struct err *e) {
     if (!file_exists(path)) return err_set(e, ERR_NOT_FOUND, "%s: no such file or folder", path);
     struct tensors *n;
     if (tensors_new(&n)) return err_set(e, ERR_NOMEM, "%s: no memory", path);
-    int rc = file_is_dir(path) ? open_folder(n, path, e) : tensors_add_file(n, path, e);
+    int rc = file_is_dir(path) ? open_folder(n, path, e) : open_file(n, path, e);
     if (rc) {
         tensors_free(n);
         return rc;
@@ -105,7 +146,7 @@ int tensors_open(const char *path, struct tensors **t, struct err *e) {
 int tensors_open_memory(const uint8_t *data, uint64_t bytes, struct tensors **t, struct err *e) {
     struct tensors *n;
     if (tensors_new(&n)) return err_set(e, ERR_NOMEM, "no memory for a list of tensors");
-    int rc = safetensors_read(n, data, bytes, e);
+    int rc = is_gguf(data, bytes) ? gguf_open_memory(n, data, bytes, e) : safetensors_read(n, data, bytes, e);
     if (rc) {
         tensors_free(n);
         return rc;
@@ -135,6 +176,8 @@ int tensors_read(const struct tensors *t, const struct tensor *one, uint64_t off
     }
     return ERR_OK;
 }
+
+const struct gguf *tensors_gguf(const struct tensors *t) { return t->gguf; }
 
 uint32_t tensors_count(const struct tensors *t) { return t->count; }
 

@@ -2,7 +2,9 @@
 // A struct tensors is read-only after it was opened and may then be used by any thread; it owns the maps.
 #pragma once
 #include "base/err.h"
+#include "base/limits.h"
 #include "tensor/dtype.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { TENSOR_DIMS = 4 };
@@ -17,9 +19,15 @@ struct tensor {
 };
 
 struct tensors;
+struct gguf;
 
-// path: a folder with model.safetensors or model.safetensors.index.json and its shards, or one .safetensors file.
+// path: a folder with model.safetensors or model.safetensors.index.json and its shards, one .safetensors file, or a
+// .gguf file (any shard of a split one: the others are found beside it). Tensors of GGUF files come under the names
+// that the model's Hugging Face folder would have (weights/gguf_names.h), experts one by one.
 int tensors_open(const char *path, struct tensors **t, struct err *e) MUST_CHECK;
+// The files that path, which is one, stands for: all of a split GGUF model, in order, whether they are there or not;
+// path itself else. False: there is no i-th.
+bool tensors_file_name(const char *path, uint32_t i, char out[LIMIT_PATH]);
 // The same from one file in memory (fuzzing, tests); bytes must outlive t.
 int tensors_open_memory(const uint8_t *data, uint64_t bytes, struct tensors **t, struct err *e) MUST_CHECK;
 // An empty collection to which single tensors are added (a node that fetched its layers one by one). The data and the
@@ -27,6 +35,13 @@ int tensors_open_memory(const uint8_t *data, uint64_t bytes, struct tensors **t,
 int tensors_new(struct tensors **t) MUST_CHECK;
 int tensors_add(struct tensors *t, const struct tensor *one, struct err *e) MUST_CHECK;
 void tensors_free(struct tensors *t);
+// The metadata of a GGUF file (of a split one: its first shard); NULL: it is none. Owned by t.
+const struct gguf *tensors_gguf(const struct tensors *t);
+// One more name for rows [row, row + n_rows) of base, which keeps its own. The rows lie one behind the other, so that
+// nothing is copied. The list grows, so that pointers into it (base too) are no longer valid afterwards. ERR_FORMAT:
+// the name is there already; ERR_LIMIT.
+int tensors_alias(struct tensors *t, const char *name, const struct tensor *base, uint64_t row, uint64_t n_rows,
+                  struct err *e) MUST_CHECK;
 
 // Copies n bytes of one's data, from offset on, to dst. Unlike a look at data it survives a file that somebody
 // shortened meanwhile (which kills the process that touches the map): ERR_IO then. Any thread.
