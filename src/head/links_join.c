@@ -80,11 +80,9 @@ static void send_welcome(struct peer *p) {
                                 .max_context = k->model.max_context,
                                 .plan_hash = model_plan_hash(h, &k->model.mode),
                                 .boot = k->boot,
-                                .heartbeat_us = k->heartbeat_us,
-                                .n_freq = h->n_freq,
-                                .rope_factor = h->rope_factor};
+                                .heartbeat_us = k->heartbeat_us};
     snprintf(w.model, sizeof w.model, "%s", k->model.name ? k->model.name : "");
-    memcpy(w.fq, h->fq, h->n_freq * sizeof w.fq[0]);
+    w.n_rope = model_rope_get(h, w.rope);
     link_send(p->link, (struct frame_header){.type = FRAME_WELCOME}, control_put_welcome(k->control, &w),
               k->model.config_json, (uint32_t)k->model.config_bytes, NULL, 0);
 }

@@ -23,7 +23,9 @@ static void add_folder(uint64_t digest[2], const char *path) {
     struct stat st;
     DIR *d = opendir(path);
     if (!d) {
-        if (stat(path, &st) == 0) add_file(digest, "", &st);
+        char file[LIMIT_PATH];
+        for (uint32_t i = 0; tensors_file_name(path, i, file); i++)
+            if (stat(file, &st) == 0) add_file(digest, strrchr(file, '/') ? strrchr(file, '/') : file, &st);
         return;
     }
     for (const struct dirent *it; (it = readdir(d));)

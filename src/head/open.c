@@ -1,18 +1,32 @@
 #include "head/open.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/limits.h"
+#include "model/gguf_config.h"
 #include "os/file.h"
 
-static char *last_part(const char *path) {
+// Of a GGUF file without ".gguf" and the number of a split.
+static char *last_part(const char *path, bool is_file) {
     char *copy = realpath(path, NULL);
     if (!copy) return NULL;
     char *slash = strrchr(copy, '/');
     char *name = strdup(slash && slash[1] ? slash + 1 : copy);
     free(copy);
+    size_t len = name && is_file ? strlen(name) : 0, split = sizeof "-00001-of-00001" - 1;
+    uint32_t number, count;
+    if (len <= 5 || strcmp(name + len - 5, ".gguf") != 0) return name;
+    len -= 5;
+    name[len] = 0;
+    if (len > split && sscanf(name + len - split, "-%5u-of-%5u", &number, &count) == 2) name[len - split] = 0;
     return name;
+}
+
+static int read_generation(struct opened_model *m, const char *text, size_t bytes, struct err *e) {
+    int rc = model_parse_generation(text, bytes, &m->hparams, &m->defaults, e);
+    return rc ? err_prefix(e, "%s", m->path) : ERR_OK;
 }
 
 static int read_configs(struct opened_model *m, struct err *e) {
@@ -26,10 +40,24 @@ static int read_configs(struct opened_model *m, struct err *e) {
     size_t generation_bytes = 0;
     rc = file_join(path, sizeof path, m->path, "generation_config.json", e);
     if (!rc && file_exists(path)) rc = file_read(path, LIMIT_CONFIG_BYTES, &generation, &generation_bytes, e);
-    if (!rc) {
-        rc = model_parse_generation(generation, generation_bytes, &m->hparams, &m->defaults, e);
-        if (rc) err_prefix(e, "%s", m->path);
-    }
+    if (!rc) rc = read_generation(m, generation, generation_bytes, e);
+    free(generation);
+    return rc;
+}
+
+// The settings of a GGUF file are in its metadata.
+static int make_configs(struct opened_model *m, struct err *e) {
+    char *generation = NULL;
+    size_t generation_bytes = 0;
+    if (!tensors_gguf(m->tensors))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: not a GGUF file; a model is one, or a folder with config.json, *.safetensors and "
+                       "tokenizer.json",
+                       m->path);
+    int rc = gguf_config_make(m->tensors, &m->config_json, &m->config_bytes, &generation, &generation_bytes, e);
+    if (!rc) rc = model_parse_config(m->config_json, m->config_bytes, &m->hparams, e);
+    if (rc) err_prefix(e, "%s", m->path);
+    if (!rc) rc = read_generation(m, generation, generation_bytes, e);
     free(generation);
     return rc;
 }
@@ -37,11 +65,12 @@ static int read_configs(struct opened_model *m, struct err *e) {
 // Layers that config.json knows nothing of mean that one of the two is not this model's.
 static int check_layers(const struct opened_model *m, struct err *e) {
     static const char prefix[] = "model.layers.";
+    const uint64_t n_layers = (uint64_t)m->hparams.n_layers + m->hparams.n_ignored_layers;
     for (uint32_t i = 0; i < tensors_count(m->tensors); i++) {
         const char *name = tensors_at(m->tensors, i)->name, *number = name + sizeof prefix - 1;
         if (strncmp(name, prefix, sizeof prefix - 1) != 0) continue;
         size_t digits = strspn(number, "0123456789");
-        if (digits > 0 && number[digits] == '.' && strtoul(number, NULL, 10) >= m->hparams.n_layers)
+        if (digits > 0 && number[digits] == '.' && strtoul(number, NULL, 10) >= n_layers)
             return err_set(e, ERR_FORMAT,
                            "%s: config.json: num_hidden_layers is %u, but there is a layer %.*s (%.100s)", m->path,
                            m->hparams.n_layers, digits < 20 ? (int)digits : 20, number, name);
@@ -52,16 +81,14 @@ static int check_layers(const struct opened_model *m, struct err *e) {
 int open_model(const char *path, struct opened_model *m, struct err *e) {
     *m = (struct opened_model){0};
     if (!file_exists(path)) return err_set(e, ERR_NOT_FOUND, "%s: no such model file or folder", path);
-    if (!file_is_dir(path))
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: not a folder; a model is a folder with config.json, *.safetensors and "
-                       "tokenizer.json (GGUF files are not read yet)",
-                       path);
+    const bool is_file = !file_is_dir(path);
     m->path = strdup(path);
-    m->name = last_part(path);
+    m->name = last_part(path, is_file);
     int rc = m->path && m->name ? ERR_OK : err_set(e, ERR_NOMEM, "%s: no memory", path);
-    if (!rc) rc = read_configs(m, e);
+    if (!rc && !is_file) rc = read_configs(m, e);
     if (!rc) rc = tensors_open(path, &m->tensors, e);
+    if (!rc && is_file) rc = make_configs(m, e);
+    if (!rc && model_fit_tensors(&m->hparams, m->tensors, e)) rc = err_prefix(e, "%s", path);
     if (!rc) rc = check_layers(m, e);
     if (rc) open_model_close(m);
     return rc;

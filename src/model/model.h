@@ -1,5 +1,5 @@
 // What a model is: hyper-parameters, which tensors a layer needs, and the layer as a sequence of backend operations.
-// A family is one file (family_qwen3.c, ...) with a struct family; the next one is added to the table in family.c.
+// There is one layer (layer.c), which the hyper-parameters switch; a family (family_*.c) reads a config.json into them.
 #pragma once
 #include "base/err.h"
 #include "base/limits.h"
@@ -18,6 +18,22 @@ enum weight_mode {  // --weights
     WEIGHTS_Q4_0
 };
 
+enum { ROPE_SETS = 2, ROPE_NONE = 255 };
+
+// RoPE, ready for NUMERICS 5: quarter-turn frequencies, made once at the head; their bits travel in the plan.
+struct rope_set {
+    uint32_t n_freq; // rotated pairs of a head; 0: this set is not used
+    double fq[LIMIT_HEAD_DIM / 2];
+    float factor; // attention factor (YaRN, longrope); 1: none
+};
+
+enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WIDE }; // of each head alone; of the whole projection
+enum norm_layout {
+    NORM_PRE,      // x + f(norm(x)), twice
+    NORM_PRE_POST, // x + norm(f(norm(x))): Gemma
+    NORM_POST      // x + norm(f(x)): OLMo 3
+};
+
 // Hyper-parameters, read from config.json. Plain data; every number was checked against limits.h.
 struct hparams {
     const struct family *family;
@@ -25,17 +41,41 @@ struct hparams {
     uint32_t max_context;            // max_position_embeddings
     uint32_t window;                 // sliding window; 0: none
     bool window_layer[LIMIT_LAYERS]; // layer i looks only that far back
-    enum dtype float_type;           // of the float tensors, as the file says (F32 where it does not): for accounting
+    // What the matrices of the files are, for accounting only: as config.json says of all of them, or of each layer, the
+    // embedding and the output head where a GGUF file has a mix.
+    enum dtype layer_type[LIMIT_LAYERS], embed_type, head_type;
     float rms_eps;
     bool tied_embedding;
     // MoE; n_experts = 0: dense. dense_layer[i]: layer i has a dense MLP all the same.
     uint32_t n_experts, top_k, expert_ffn;
     bool norm_topk;
     bool dense_layer[LIMIT_LAYERS];
-    // RoPE, ready for NUMERICS 5: quarter-turn frequencies, made once at the head; their bits travel in the plan.
-    uint32_t n_freq; // rotated pairs of a head
-    double fq[LIMIT_HEAD_DIM / 2];
-    float rope_factor; // attention factor (YaRN); 1: none
+    enum router_kind router;
+    uint32_t n_groups, top_groups; // of experts; 1, 1: none
+    float routed_scale;            // 1: none
+    bool router_bias;              // there is a correction bias, added for the choice only
+    uint32_t shared_ffn;           // width of the shared expert's MLP; 0: there is none
+    struct rope_set rope[ROPE_SETS];
+    uint8_t rope_of[LIMIT_LAYERS]; // which set a layer uses; ROPE_NONE: it has no RoPE
+    // longrope: what rope[0] is for contexts of up to rope_short_context tokens, and for longer ones. 0: it is no
+    // choice.
+    struct rope_set rope_short, rope_long;
+    uint32_t rope_short_context;
+    float q_beta; // queries at position p grow: 1 + q_beta * ln(1 + floor(p / q_original)); 0: not
+    uint32_t q_original;
+    enum activation act;
+    enum qk_norm qk_norm;
+    enum norm_layout norms;
+    bool norm_plus_one; // files have w - 1 of the norms (Gemma's folders; GGUF files have w)
+    bool bias_q, bias_k, bias_v, bias_o, bias_mlp;
+    float head_scale;                  // in place of 1/sqrt(head_dim); 0: that
+    float attn_softcap, final_softcap; // 0: none
+    float embed_scale;                 // 1: none
+    // How the files have it, which changes no result once it is loaded.
+    bool qk_interleaved;            // rows of q and k go by RoPE pairs (0, n/2, 1, n/2 + 1, ...): llama-like GGUF files
+    bool fp8_blocks;                // E4M3 matrices with a scale for each 128 x 128 values in "<name>_scale_inv"
+    uint16_t fp8_not[LIMIT_LAYERS]; // of the layer's matrices those that are not E4M3 all the same: bits (fp8_bit)
+    uint32_t n_ignored_layers;      // layers that the files may have beyond n_layers (they draft tokens)
     int32_t eos_ids[LIMIT_STOP_IDS];
     uint32_t n_eos;
     int32_t bos_id; // -1: none
@@ -55,6 +95,15 @@ int model_parse_config(const char *json, uint64_t len, struct hparams *h, struct
 int model_parse_generation(const char *json, uint64_t len, struct hparams *h, struct gen_defaults *g,
                            struct err *e) MUST_CHECK;
 
+// Chooses what depends on the length of the texts once and for all of them: KV must be a function of the prefix
+// (NUMERICS 7.6). context: tokens of the longest sequence of the plan. model_parse_config takes the model's own window.
+// The head calls it before anything else sees h; its choice travels with the RoPE values.
+void model_set_context(struct hparams *h, uint32_t context);
+// The RoPE values of the plan, which are the head's on all machines, as libms round differently: for each set that is
+// used its frequencies and its factor. get returns how many there are; put is ERR_FORMAT unless n is that number and all are finite.
+uint32_t model_rope_get(const struct hparams *h, double values[LIMIT_ROPE_VALUES]);
+int model_rope_put(struct hparams *h, const double *values, uint32_t n, struct err *e) MUST_CHECK;
+
 // How a model is computed; equal on all nodes of a route (part of the plan, hashed with ln=1 and the RoPE bits).
 struct run_mode {
     enum weight_mode weights;
@@ -68,15 +117,25 @@ uint64_t model_plan_hash(const struct hparams *h, const struct run_mode *m);
 struct tensor_need {
     char name[256];
     uint64_t dim[2];
-    bool is_matrix; // may be quantised; else kept as f32 (norms, router)
+    bool is_matrix; // may be quantised; else kept as f32 (norms, biases, router, scales of FP8)
 };
 // Lists what the layers [a, b) need, with the embedding if a == 0 and the final norm and output head if b == n_layers
 // (a tied output head needs the embedding). Calls fn for each; stops and returns what fn returns if not 0.
 int model_needs(const struct hparams *h, uint32_t a, uint32_t b, int (*fn)(void *arg, const struct tensor_need *n),
                 void *arg) MUST_CHECK;
+// Gives tensors that the files have in another form the names that model_needs says: fused and stacked matrices are cut
+// into their rows, the prefix of a model inside a larger one goes. What is not there is left to the loader to say.
+int model_fit_tensors(const struct hparams *h, struct tensors *t, struct err *e) MUST_CHECK;
 // Bytes that these layers take in the backend's memory.
 uint64_t model_layer_bytes(const struct hparams *h, const struct run_mode *m, const struct backend_ops *ops, uint32_t a,
                            uint32_t b);
+// The same for the tensors of a file, each by its own type, where model_layer_bytes goes by hparams.layer_type.
+uint64_t model_file_layer_bytes(const struct hparams *h, const struct run_mode *m, const struct backend_ops *ops,
+                                const struct tensors *t, uint32_t a, uint32_t b);
+// Which types of matrices of these layers a load turns into which others, for people: "Q2_K to L8 (34 matrices), ..."; "":
+// none.
+void model_conversions(const struct hparams *h, const struct run_mode *m, const struct tensors *t, uint32_t a,
+                       uint32_t b, char *text, size_t size);
 uint64_t model_kv_bytes_per_token(const struct hparams *h, enum kv_type kv, uint32_t n_layers);
 
 // The loaded layers [a, b) on one backend.

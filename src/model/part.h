@@ -2,13 +2,44 @@
 #pragma once
 #include "model/model.h"
 
-enum layer_matrix { MAT_Q, MAT_K, MAT_V, MAT_O, MAT_GATE, MAT_UP, MAT_DOWN, MAT_ROUTER, MAT_N };
-enum layer_vector { VEC_ATTN_NORM, VEC_Q_NORM, VEC_K_NORM, VEC_MLP_NORM, VEC_N };
+enum layer_matrix {
+    MAT_Q,
+    MAT_K,
+    MAT_V,
+    MAT_O,
+    MAT_GATE,
+    MAT_UP,
+    MAT_DOWN,
+    MAT_SHARED_GATE,
+    MAT_SHARED_UP,
+    MAT_SHARED_DOWN,
+    MAT_ROUTER,
+    MAT_N
+};
+// Norm weights come first: with norm_plus_one they, and no other vectors, get the 1 that the files leave out.
+enum layer_vector {
+    VEC_ATTN_NORM, // of the input of attention
+    VEC_Q_NORM,
+    VEC_K_NORM,
+    VEC_ATTN_POST, // of its output
+    VEC_MLP_NORM,
+    VEC_MLP_POST,
+    VEC_NORM_N,
+    VEC_BIAS_Q = VEC_NORM_N, // rows of q and k: in the order of their matrix (qk_interleaved)
+    VEC_BIAS_K,
+    VEC_BIAS_V,
+    VEC_BIAS_O,
+    VEC_BIAS_GATE,
+    VEC_BIAS_UP,
+    VEC_BIAS_DOWN,
+    VEC_ROUTER_BIAS,
+    VEC_N
+};
 enum expert_matrix { EXP_GATE, EXP_UP, EXP_DOWN, EXP_N };
 
 struct layer {
     struct weight *matrix[MAT_N];  // NULL: this layer has none
-    float *vector[VEC_N];          // in the backend's memory
+    float *vector[VEC_N];          // in the backend's memory; NULL: none
     struct weight **expert[EXP_N]; // [n_experts] each, or NULL
     bool has_block;                // a matrix of the integer path is among them: its input must be quantised
 };
@@ -28,13 +59,14 @@ struct scratch {
     struct backend *be;
     uint32_t max_rows;
     // All [max_rows][...] f32 in the backend's memory; the widest row of each is said.
-    float *norm;      // hidden
-    float *q, *attn;  // n_heads * head_dim
-    float *k, *v;     // n_kv_heads * head_dim
-    float *y;         // hidden: output of attention or MLP
-    float *gate, *up; // ffn of a dense layer
-    float *router;    // n_experts
-    float *cos, *sin; // n_freq
+    float *norm;                            // hidden
+    float *q, *attn;                        // n_heads * head_dim
+    float *k, *v;                           // n_kv_heads * head_dim
+    float *y;                               // hidden: output of attention or MLP
+    float *gate, *up;                       // the widest MLP that is not an expert
+    float *router;                          // n_experts
+    float *cos[ROPE_SETS], *sin[ROPE_SETS]; // n_freq of the set; NULL: it is not used
+    float *q_factor;                        // [max_rows] host memory: how queries grow (q_beta)
     struct qrows *rows;
     // Of the rows that go through the output head.
     uint8_t *head_fault;
@@ -46,6 +78,7 @@ struct scratch {
 void scratch_begin(struct scratch *s);
 void scratch_time(struct scratch *s, enum model_op op);
 
-// Type in which a tensor of this file type, with rows of k values, is kept. Rows that are not whole blocks of Q8_0 or
-// Q4_0 become L8, which pads.
+// Type in which a tensor of this file type, with rows of k values, is kept. Block types stay as they are, but for the
+// plain mathematics; types that are only converted become what floats become, or F32 where floats stay floats. Rows
+// that are not whole blocks of Q8_0 or Q4_0 become L8, which pads.
 enum dtype part_kept_type(const struct run_mode *m, enum dtype file_type, bool is_matrix, uint64_t k);

@@ -70,17 +70,25 @@ static bool same_stamp(const struct cache_stamp *a, const struct cache_stamp *b)
            a->ctime_ns == b->ctime_ns;
 }
 
+// The same for a model that is a file, or several of a split one.
+static uint64_t digest_files(const char *path) {
+    uint64_t digest = 0;
+    char file[LIMIT_PATH];
+    for (uint32_t i = 0; tensors_file_name(path, i, file); i++) {
+        struct stat st;
+        if (stat(file, &st)) return 0;
+        struct cache_stamp one = stamp_of(&st);
+        digest += map_hash_bytes(&one, sizeof one, i);
+    }
+    return digest;
+}
+
 // One number that changes with any file of the model's folder. 0: it cannot be read.
 static uint64_t digest_model(const char *path) {
     uint64_t digest = 1;
     struct stat st;
     DIR *d = opendir(path);
-    if (!d) {
-        struct cache_stamp one;
-        if (stat(path, &st)) return 0;
-        one = stamp_of(&st);
-        return map_hash_bytes(&one, sizeof one, 0);
-    }
+    if (!d) return digest_files(path);
     for (struct dirent *x = readdir(d); x; x = readdir(d)) {
         if (!strstr(x->d_name, ".safetensors") || fstatat(dirfd(d), x->d_name, &st, 0)) continue; // shards, index
         struct cache_stamp one = stamp_of(&st);

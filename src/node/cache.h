@@ -19,7 +19,7 @@ struct cache {
     struct strmap verified;          // SHA-256 of a file in hex -> index of its stamp
     struct cache_stamp *stamps;      // [n_stamps]
     uint32_t n_stamps, stamps_cap;
-    const char *model_dir;        // the caller's; NULL: none
+    const char *model_dir;        // the caller's: a model's folder, or its .gguf file; NULL: none
     struct tensors *model;        // NULL: none, or it cannot be read now
     uint64_t model_digest;        // of the names and stamps of the folder's files when it was opened
     struct strmap model_verified; // "sha256 name" of its tensors

@@ -117,11 +117,9 @@ static int take_welcome(struct node *n, const struct link_frame *f, struct err *
     if (rc) return rc;
     if (m.weights > WEIGHTS_Q4_0 || m.kv > KV_F16 || m.verify)
         return err_set(e, ERR_UNSUPPORTED, "the head asks for a run mode that this program does not know");
-    if (m.n_freq != model->hparams.n_freq)
-        return err_set(e, ERR_FORMAT, "WELCOME: %u frequencies, the model has %u", m.n_freq, model->hparams.n_freq);
     // A libm may round differently on another machine: the head's bits count everywhere (NUMERICS 5).
-    memcpy(model->hparams.fq, m.fq, m.n_freq * sizeof m.fq[0]);
-    model->hparams.rope_factor = m.rope_factor;
+    rc = model_rope_put(&model->hparams, m.rope, m.n_rope, e);
+    if (rc) return err_prefix(e, "WELCOME");
     model->mode = (struct run_mode){.weights = (enum weight_mode)m.weights, .kv = (enum kv_type)m.kv};
     model->max_rows = m.max_rows;
     model->max_context = m.max_context;

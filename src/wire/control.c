@@ -184,10 +184,10 @@ int control_get_join(struct control *c, const void *data, uint32_t len, struct c
 }
 
 struct control_bytes control_put_welcome(struct control *c, const struct control_welcome *m) {
-    uint64_t bits[LIMIT_HEAD_DIM / 2];
+    uint64_t bits[LIMIT_ROPE_VALUES];
     char model[sizeof m->model]; // a folder's name, which may be anything
     control_text_clean(m->model, model, sizeof model);
-    memcpy(bits, m->fq, m->n_freq * sizeof bits[0]);
+    memcpy(bits, m->rope, m->n_rope * sizeof bits[0]);
     Loom__Welcome p = LOOM__WELCOME__INIT;
     p.node = m->node;
     p.model = model;
@@ -199,9 +199,8 @@ struct control_bytes control_put_welcome(struct control *c, const struct control
     p.plan_hash = m->plan_hash;
     p.heartbeat_us = m->heartbeat_us;
     p.boot = m->boot;
-    p.n_fq_bits = m->n_freq;
-    p.fq_bits = bits;
-    memcpy(&p.rope_factor_bits, &m->rope_factor, sizeof m->rope_factor);
+    p.n_rope_bits = m->n_rope;
+    p.rope_bits = bits;
     return control_pack(c, &p.base);
 }
 
@@ -220,8 +219,8 @@ int control_get_welcome(struct control *c, const void *data, uint32_t len, struc
     int rc = control_unpack(c, &loom__welcome__descriptor, data, len, &v, e);
     if (rc) return rc;
     const Loom__Welcome *p = v;
-    if (p->n_fq_bits > LIMIT_HEAD_DIM / 2)
-        return err_set(e, ERR_LIMIT, "WELCOME: %zu frequencies, at most %d", p->n_fq_bits, LIMIT_HEAD_DIM / 2);
+    if (p->n_rope_bits > LIMIT_ROPE_VALUES)
+        return err_set(e, ERR_LIMIT, "WELCOME: %zu RoPE values, at most %d", p->n_rope_bits, LIMIT_ROPE_VALUES);
     *m = (struct control_welcome){.node = p->node,
                                   .weights = p->weights,
                                   .kv = p->kv,
@@ -231,9 +230,8 @@ int control_get_welcome(struct control *c, const void *data, uint32_t len, struc
                                   .plan_hash = p->plan_hash,
                                   .heartbeat_us = p->heartbeat_us,
                                   .boot = p->boot,
-                                  .n_freq = (uint32_t)p->n_fq_bits};
-    if (p->n_fq_bits) memcpy(m->fq, p->fq_bits, p->n_fq_bits * sizeof m->fq[0]);
-    memcpy(&m->rope_factor, &p->rope_factor_bits, sizeof m->rope_factor);
+                                  .n_rope = (uint32_t)p->n_rope_bits};
+    if (p->n_rope_bits) memcpy(m->rope, p->rope_bits, p->n_rope_bits * sizeof m->rope[0]);
     rc = control_take_text("WELCOME: model", p->model, m->model, sizeof m->model, e);
     return rc ? rc : check_welcome(m, e);
 }

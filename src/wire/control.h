@@ -49,9 +49,8 @@ struct control_welcome {
     uint32_t max_rows, max_context;
     uint64_t plan_hash, heartbeat_us;
     uint64_t boot; // random, of the head's process
-    uint32_t n_freq;
-    double fq[LIMIT_HEAD_DIM / 2]; // travel as bits
-    float rope_factor;
+    uint32_t n_rope;
+    double rope[LIMIT_ROPE_VALUES]; // frequencies and factors (model_rope_get); travel as bits
 };
 
 // Who holds the next stage: each gets every step that this stage sends.

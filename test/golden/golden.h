@@ -55,6 +55,7 @@ static inline void model_open(struct model *m, const char *folder) {
     free(text);
     snprintf(path, sizeof path, GOLDEN_SHARED "%s", folder);
     GOLDEN_OK(tensors_open(path, &m->tensors, &e), e);
+    GOLDEN_OK(model_fit_tensors(&m->h, m->tensors, &e), e);
 }
 
 static inline void model_close(struct model *m) { tensors_free(m->tensors); }

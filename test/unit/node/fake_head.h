@@ -110,10 +110,8 @@ static inline void fh_join(struct fh *h, struct link *l, const struct link_frame
                                     .max_context = FH_CONTEXT,
                                     .plan_hash = model_plan_hash(&fh_hparams, &fh_mode),
                                     .boot = 7 + h->n_restarts,
-                                    .heartbeat_us = 10000,
-                                    .n_freq = fh_hparams.n_freq,
-                                    .rope_factor = fh_hparams.rope_factor};
-        memcpy(w.fq, fh_hparams.fq, w.n_freq * sizeof w.fq[0]);
+                                    .heartbeat_us = 10000};
+        w.n_rope = model_rope_get(&fh_hparams, w.rope);
         link_set_limits(l, 256 << 10, 0, 32 << 20);
         link_send(l, (struct frame_header){.type = FRAME_WELCOME}, control_put_welcome(h->control, &w), fh_config,
                   (uint32_t)fh_config_bytes, NULL, 0);

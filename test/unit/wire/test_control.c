@@ -200,12 +200,11 @@ static void test_small_messages(void **state) {
                                 .max_context = 4096,
                                 .plan_hash = 99,
                                 .heartbeat_us = 50000,
-                                .n_freq = 3,
-                                .rope_factor = 1},
+                                .n_rope = 3},
                            w2;
-    w.fq[0] = 1.0;
-    w.fq[1] = 0.1;
-    w.fq[2] = 1e-300;
+    w.rope[0] = 1.0;
+    w.rope[1] = 0.1;
+    w.rope[2] = 1e-300;
     strcpy(w.model, "demo");
     p = control_put_welcome(c, &w);
     assert_int_equal(control_get_welcome(c, p.data, p.len, &w2, &e), ERR_OK);
