@@ -146,6 +146,7 @@ static bool open_voice(struct reader *r, struct voice *v) {
     buf_init(&v->content, max_bytes);
     buf_init(&v->reasoning, max_bytes);
     v->detok = detok_new(a->shared->config->model.tokenizer);
+    if (v->detok && !k->head.chat) detok_continue(v->detok); // the client puts it behind its prompt
     return v->detok && stop_new(stops, stop_bytes, k->n_stops, &v->stop, &why) == ERR_OK;
 }
 

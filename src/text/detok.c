@@ -8,6 +8,9 @@ struct detok {
     const struct tokenizer *t;
     uint8_t in[HELD_MAX + LIMIT_TOKEN_BYTES]; // [0, held): the beginning of a character
     size_t held;
+    struct tokenizer_decoding decoding;
+    uint8_t spaces_left;   // that are dropped if they come next
+    bool first_token_left; // the next one loses its spaces
     char out[OUT_MAX];
 };
 
@@ -15,13 +18,23 @@ struct detok *detok_new(const struct tokenizer *t) {
     struct detok *d = malloc(sizeof *d);
     if (!d) return NULL;
     d->t = t;
-    d->held = 0;
+    d->decoding = tokenizer_decoding(t);
+    detok_reset(d);
     return d;
 }
 
 void detok_free(struct detok *d) { free(d); }
 
-void detok_reset(struct detok *d) { d->held = 0; }
+void detok_reset(struct detok *d) {
+    d->held = 0;
+    d->spaces_left = d->decoding.strip_spaces;
+    d->first_token_left = d->decoding.strip_first_token;
+}
+
+void detok_continue(struct detok *d) {
+    d->spaces_left = 0;
+    d->first_token_left = false;
+}
 
 // How many of n bytes at p make one character, or the longest beginning of one: *whole tells which. 0: p[0] begins
 // none.
@@ -56,14 +69,28 @@ static const char *decode(struct detok *d, size_t n, bool end, size_t *len_bytes
             memmove(d->in, d->in + at, have);
             d->held = have;
         } else {
+            if (have == 0 || d->decoding.byte_by_byte) have = 1;
             memcpy(d->out + out, "\xef\xbf\xbd", REPLACEMENT_BYTES);
             out += REPLACEMENT_BYTES;
-            have += have == 0;
         }
         at += have;
     }
     *len_bytes = out;
     return d->out;
+}
+
+// Adds a token's bytes, less the spaces that a decoder drops where a text begins; returns how many bytes are there
+// then.
+static size_t take(struct detok *d, const uint8_t *bytes, size_t n) {
+    size_t at = d->held;
+    bool no_spaces = d->first_token_left;
+    d->first_token_left = false;
+    for (size_t i = 0; i < n; i++) {
+        bool drop = bytes[i] == ' ' && (no_spaces || d->spaces_left > 0);
+        if (d->spaces_left > 0) d->spaces_left = bytes[i] == ' ' ? (uint8_t)(d->spaces_left - 1) : 0;
+        if (!drop) d->in[at++] = bytes[i];
+    }
+    return at;
 }
 
 const char *detok_feed(struct detok *d, int32_t id, size_t *len_bytes) {
@@ -74,8 +101,7 @@ const char *detok_feed(struct detok *d, int32_t id, size_t *len_bytes) {
         *len_bytes = 0;
         return d->out;
     }
-    memcpy(d->in + d->held, bytes, n);
-    return decode(d, d->held + n, false, len_bytes);
+    return decode(d, take(d, bytes, n), false, len_bytes);
 }
 
 const char *detok_flush(struct detok *d, size_t *len_bytes) { return decode(d, d->held, true, len_bytes); }

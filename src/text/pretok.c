@@ -1,71 +1,72 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/pretok.h"
-#include "text/pattern.h"
-#include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { PATTERN_MAX_BYTES = 64 << 10 };
 
 struct pretok_span {
     uint32_t start, end; // bytes
     bool match;
+    bool first; // the text begins with it
 };
 
 enum { SPANS_FROM, SPANS_TO, SPANS_MARKS }; // index in pretok_scratch.cap
 
-int pretok_add(struct pretok *p, const char *pattern, size_t len_bytes, bool literal, enum pretok_behavior behavior,
-               bool invert, struct err *e) {
+static int next_step(struct pretok *p, struct pretok_step **step, struct err *e) {
     if (p->n_steps == PRETOK_STEPS) return err_set(e, ERR_LIMIT, "pre_tokenizer has more than %d steps", PRETOK_STEPS);
-    if (len_bytes > PATTERN_MAX_BYTES)
-        return err_set(e, ERR_LIMIT, "pre_tokenizer pattern of %zu bytes, at most %d", len_bytes, PATTERN_MAX_BYTES);
-    struct buf text;
-    buf_init(&text, PATTERN_MAX_BYTES * 64);
-    int rc = literal ? buf_add(&text, pattern, len_bytes) : pattern_rewrite(pattern, len_bytes, &text, e);
-    if (!rc && !buf_cstr(&text)) rc = ERR_NOMEM;
-    pcre2_code *code = NULL;
-    if (!rc) {
-        int number;
-        size_t at;
-        uint32_t options =
-            PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
-        code = pcre2_compile(text.data, text.len_bytes, options, &number, &at, NULL);
-        PCRE2_UCHAR8 why[128] = "";
-        if (!code) {
-            pcre2_get_error_message(number, why, sizeof why);
-            rc = err_set(e, ERR_UNSUPPORTED, "pre_tokenizer pattern, near byte %zu: %s", at, (char *)why);
-        }
-    } else if (rc == ERR_NOMEM) {
-        err_set(e, rc, "no memory for a pre_tokenizer pattern");
-    }
-    buf_fini(&text);
-    if (rc) return rc;
-    // Where the system forbids executable memory, the interpreter does the same, more slowly.
-    (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
-    p->steps[p->n_steps++] = (struct pretok_step){code, behavior, invert};
+    *step = &p->steps[p->n_steps];
     return ERR_OK;
 }
 
+int pretok_add(struct pretok *p, const char *pattern, size_t len_bytes, bool literal, enum pretok_behavior behavior,
+               bool invert, struct err *e) {
+    struct pretok_step *step;
+    struct pattern *made;
+    int rc = next_step(p, &step, e);
+    if (!rc) rc = pattern_new(pattern, len_bytes, literal, "pre_tokenizer pattern", &made, e);
+    if (rc) return rc;
+    *step = (struct pretok_step){.kind = PRETOK_SPLIT, .pattern = made, .behavior = behavior, .invert = invert};
+    p->n_steps++;
+    return ERR_OK;
+}
+
+int pretok_add_prefix(struct pretok *p, struct err *e) {
+    struct pretok_step *step;
+    int rc = next_step(p, &step, e);
+    if (rc) return rc;
+    *step = (struct pretok_step){.kind = PRETOK_PREFIX, .scheme = PRETOK_ALWAYS, .mark = " ", .mark_bytes = 1};
+    p->n_steps++;
+    return ERR_OK;
+}
+
+int pretok_add_metaspace(struct pretok *p, const char *mark, size_t mark_bytes, enum pretok_scheme scheme, bool split,
+                         struct err *e) {
+    struct pretok_step *step;
+    int rc = next_step(p, &step, e);
+    if (!rc && (mark_bytes == 0 || mark_bytes > PRETOK_MARK_BYTES))
+        rc = err_set(e, ERR_UNSUPPORTED, "pre_tokenizer Metaspace: replacement must be one character");
+    if (rc) return rc;
+    *step = (struct pretok_step){.kind = PRETOK_METASPACE, .scheme = scheme, .mark_bytes = (uint8_t)mark_bytes};
+    memcpy(step->mark, mark, mark_bytes);
+    p->n_steps++;
+    return split ? pretok_add(p, mark, mark_bytes, true, PRETOK_MERGED_WITH_NEXT, false, e) : ERR_OK;
+}
+
 void pretok_fini(struct pretok *p) {
-    for (uint32_t i = 0; i < p->n_steps; i++) pcre2_code_free(p->steps[i].code);
+    for (uint32_t i = 0; i < p->n_steps; i++) pattern_free(p->steps[i].pattern);
     *p = (struct pretok){0};
 }
 
 int pretok_scratch_init(struct pretok_scratch *s) {
-    *s = (struct pretok_scratch){
-        .match_data = pcre2_match_data_create(32, NULL),
-        .match_context = pcre2_match_context_create(NULL),
-    };
-    return s->match_data && s->match_context ? ERR_OK : ERR_NOMEM;
+    *s = (struct pretok_scratch){0};
+    return pattern_matcher_init(&s->matcher);
 }
 
 void pretok_scratch_fini(struct pretok_scratch *s) {
     free(s->spans[SPANS_FROM]);
     free(s->spans[SPANS_TO]);
     free(s->marks);
-    free(s->prefixed);
-    pcre2_match_data_free(s->match_data);
-    pcre2_match_context_free(s->match_context);
+    free(s->rewritten[0]);
+    free(s->rewritten[1]);
+    pattern_matcher_fini(&s->matcher);
     *s = (struct pretok_scratch){0};
 }
 
@@ -81,40 +82,18 @@ static int push(struct pretok_span **spans, size_t *cap, size_t *n, struct preto
     return ERR_OK;
 }
 
-// The default limit of PCRE2 (10 million) stops at a few megabytes of spaces; a limit that grows with the text still
-// ends a pattern that backtracks without end on a short one.
-static void set_match_limit(struct pretok_scratch *s, size_t len) {
-    uint64_t limit = 10000000u + (uint64_t)len * 1000u;
-    pcre2_set_match_limit(s->match_context, limit > UINT32_MAX ? UINT32_MAX : (uint32_t)limit);
-}
-
-static int give_up(int code, struct err *e) {
-    PCRE2_UCHAR8 why[128] = "";
-    pcre2_get_error_message(code, why, sizeof why);
-    return err_set(e, code == PCRE2_ERROR_NOMEMORY ? ERR_NOMEM : ERR_LIMIT, "pre_tokenizer pattern: %s", (char *)why);
-}
-
 // Cuts text into matches of the step's pattern and what lies between: marks[0 .. *n).
 static int find(const struct pretok_step *step, struct pretok_scratch *s, const uint8_t *text, size_t len, size_t *n,
                 struct err *e) {
-    const size_t *ov = pcre2_get_ovector_pointer(s->match_data);
     size_t *cap = &s->cap[SPANS_MARKS];
     size_t from = 0, done = 0, last_end = SIZE_MAX;
     int rc = ERR_OK;
     *n = 0;
     while (from <= len) {
-        int found = pcre2_match(step->code, text, len, from, PCRE2_NO_UTF_CHECK, s->match_data, s->match_context);
-        if (found == PCRE2_ERROR_NOMATCH) break;
-        if (found < 0) {
-            rc = give_up(found, e);
-            break;
-        }
-        size_t start = ov[0], end = ov[1];
-        // A lookbehind with \K may turn the two round; no tokenizer means that.
-        if (start > end || start < done) {
-            rc = err_set(e, ERR_UNSUPPORTED, "pre_tokenizer pattern matches backwards");
-            break;
-        }
+        bool found;
+        size_t start, end;
+        rc = pattern_next(step->pattern, &s->matcher, text, len, from, &found, &start, &end, e);
+        if (rc || !found) break;
         from = end;
         if (start == end) { // an empty match cuts, and the search goes on one character further
             from++;
@@ -123,14 +102,16 @@ static int find(const struct pretok_step *step, struct pretok_scratch *s, const 
         }
         last_end = end;
         if (start > done)
-            rc = push(&s->marks, cap, n, (struct pretok_span){(uint32_t)done, (uint32_t)start, step->invert});
-        if (!rc) rc = push(&s->marks, cap, n, (struct pretok_span){(uint32_t)start, (uint32_t)end, !step->invert});
-        if (rc) break;
+            rc = push(&s->marks, cap, n, (struct pretok_span){(uint32_t)done, (uint32_t)start, step->invert, false});
+        if (!rc)
+            rc = push(&s->marks, cap, n, (struct pretok_span){(uint32_t)start, (uint32_t)end, !step->invert, false});
+        if (rc) return err_set(e, rc, "no memory to pre-tokenize");
         done = end;
     }
-    if (!rc && done < len)
-        rc = push(&s->marks, cap, n, (struct pretok_span){(uint32_t)done, (uint32_t)len, step->invert});
-    return rc == ERR_NOMEM ? err_set(e, rc, "no memory to pre-tokenize") : rc;
+    if (!rc && done < len &&
+        push(&s->marks, cap, n, (struct pretok_span){(uint32_t)done, (uint32_t)len, step->invert, false}))
+        rc = err_set(e, ERR_NOMEM, "no memory to pre-tokenize");
+    return rc;
 }
 
 // Joins or drops marks in place as the behaviour says; returns how many are left.
@@ -178,6 +159,7 @@ static int apply(const struct pretok_step *step, struct pretok_scratch *s, const
         for (size_t j = 0; j < n; j++) {
             struct pretok_span m = s->marks[j];
             if (m.start == m.end) continue;
+            m.first = from.first && m.start == 0;
             m.start += from.start;
             m.end += from.start;
             if (push(&s->spans[SPANS_TO], &s->cap[SPANS_TO], &n_to, m))
@@ -194,44 +176,76 @@ static int apply(const struct pretok_step *step, struct pretok_scratch *s, const
     return ERR_OK;
 }
 
-// Copies the spans into s->prefixed with a space before each that lacks one, and makes the spans point there.
-static int add_prefixes(struct pretok_scratch *s, const uint8_t *text, size_t n_spans, struct err *e) {
-    size_t need = 0;
-    for (size_t i = 0; i < n_spans; i++) need += s->spans[SPANS_FROM][i].end - s->spans[SPANS_FROM][i].start + 1;
+static bool begins_with(const struct pretok_step *step, const uint8_t *p, size_t n) {
+    if (step->kind == PRETOK_METASPACE && n > 0 && *p == ' ') return true; // it will
+    return n >= step->mark_bytes && memcmp(p, step->mark, step->mark_bytes) == 0;
+}
+
+// Copies a span with the step's mark before it, where it lacks one, and for spaces; returns where the copy ends.
+static size_t rewrite_one(const struct pretok_step *step, const uint8_t *from, size_t n, bool first, uint8_t *to) {
+    size_t at = 0;
+    bool wants = step->scheme == PRETOK_ALWAYS || (step->scheme == PRETOK_FIRST && first);
+    if (wants && !begins_with(step, from, n)) {
+        memcpy(to, step->mark, step->mark_bytes);
+        at = step->mark_bytes;
+    }
+    if (step->kind == PRETOK_PREFIX) {
+        memcpy(to + at, from, n);
+        return at + n;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (from[i] != ' ') {
+            to[at++] = from[i];
+            continue;
+        }
+        memcpy(to + at, step->mark, step->mark_bytes);
+        at += step->mark_bytes;
+    }
+    return at;
+}
+
+// A step that changes the text: what the spans point into afterwards is in *text.
+static int rewrite(const struct pretok_step *step, struct pretok_scratch *s, const uint8_t **text, size_t n_spans,
+                   struct err *e) {
+    struct pretok_span *spans = s->spans[SPANS_FROM];
+    size_t need = 1;
+    for (size_t i = 0; i < n_spans; i++) {
+        need += spans[i].end - spans[i].start + step->mark_bytes;
+        if (step->kind == PRETOK_METASPACE)
+            for (size_t k = spans[i].start; k < spans[i].end; k++) need += (*text)[k] == ' ' ? step->mark_bytes : 0u;
+    }
     if (need >= INT32_MAX) return err_set(e, ERR_LIMIT, "text of %zu bytes is too long to pre-tokenize", need);
-    if (need > s->prefixed_cap) {
-        free(s->prefixed);
-        s->prefixed = malloc(need);
-        s->prefixed_cap = s->prefixed ? need : 0;
-        if (!s->prefixed) return err_set(e, ERR_NOMEM, "no memory to pre-tokenize");
+    int which = *text == s->rewritten[0];
+    if (need > s->rewritten_cap[which]) {
+        free(s->rewritten[which]);
+        s->rewritten[which] = malloc(need);
+        s->rewritten_cap[which] = s->rewritten[which] ? need : 0;
+        if (!s->rewritten[which]) return err_set(e, ERR_NOMEM, "no memory to pre-tokenize");
     }
     size_t at = 0;
     for (size_t i = 0; i < n_spans; i++) {
-        struct pretok_span *span = &s->spans[SPANS_FROM][i];
-        size_t start = at, n = span->end - span->start;
-        if (text[span->start] != ' ') s->prefixed[at++] = ' ';
-        memcpy(s->prefixed + at, text + span->start, n);
-        at += n;
-        *span = (struct pretok_span){(uint32_t)start, (uint32_t)at, false};
+        struct pretok_span *span = &spans[i];
+        size_t start = at;
+        at += rewrite_one(step, *text + span->start, span->end - span->start, span->first, s->rewritten[which] + at);
+        *span = (struct pretok_span){(uint32_t)start, (uint32_t)at, false, span->first};
     }
+    *text = s->rewritten[which];
     return ERR_OK;
 }
 
-int pretok_run(const struct pretok *p, struct pretok_scratch *s, const uint8_t *text, size_t len_bytes,
+int pretok_run(const struct pretok *p, struct pretok_scratch *s, const uint8_t *text, size_t len_bytes, bool first,
                pretok_piece_fn *piece, void *ctx, struct err *e) {
     ASSERT(len_bytes < INT32_MAX, "%zu bytes", len_bytes);
     if (len_bytes == 0) return ERR_OK;
     size_t n = 0;
-    if (push(&s->spans[SPANS_FROM], &s->cap[SPANS_FROM], &n, (struct pretok_span){0, (uint32_t)len_bytes, false}))
+    if (push(&s->spans[SPANS_FROM], &s->cap[SPANS_FROM], &n,
+             (struct pretok_span){0, (uint32_t)len_bytes, false, first}))
         return err_set(e, ERR_NOMEM, "no memory to pre-tokenize");
-    set_match_limit(s, len_bytes);
+    pattern_matcher_limit(&s->matcher, len_bytes);
     int rc = ERR_OK;
-    for (uint32_t i = 0; i <= p->n_steps && !rc; i++) {
-        if (p->prefix_space && p->prefix_at == i) {
-            rc = add_prefixes(s, text, n, e);
-            text = s->prefixed;
-        }
-        if (!rc && i < p->n_steps) rc = apply(&p->steps[i], s, text, &n, e);
+    for (uint32_t i = 0; i < p->n_steps && !rc; i++) {
+        const struct pretok_step *step = &p->steps[i];
+        rc = step->kind == PRETOK_SPLIT ? apply(step, s, text, &n, e) : rewrite(step, s, &text, n, e);
     }
     for (size_t i = 0; i < n && !rc; i++) {
         struct pretok_span span = s->spans[SPANS_FROM][i];

@@ -1,9 +1,8 @@
 #include "text/template.h"
 #include "base/buf.h"
 #include "os/clock.h"
-#include "os/file.h"
 #include "text/helper.h"
-#include "text/tokenizer.h"
+#include "text/template_source.h"
 #include <jansson.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -28,35 +27,6 @@ struct chat_template {
 
 // ---- what the model says -------------------------------------------------------------------------------------------
 
-// Named templates, as "chat_template" of tokenizer_config.json holds them: a string, or [{"name", "template"}].
-static json_t *templates_of(const json_t *v) {
-    if (json_is_string(v)) return json_pack("{s:O}", "default", v);
-    json_t *named = json_is_array(v) ? json_object() : NULL;
-    size_t i;
-    json_t *entry;
-    json_array_foreach(v, i, entry) {
-        json_t *text = json_object_get(entry, "template");
-        const char *name = json_string_value(json_object_get(entry, "name"));
-        if (name && json_is_string(text)) json_object_set(named, name, text);
-    }
-    if (json_object_size(named) > 0) return named;
-    json_decref(named);
-    return NULL;
-}
-
-// bos_token and the like, which templates may print: a string, or an object with "content".
-static json_t *variables_of(const json_t *config) {
-    static const char *const names[] = {"bos_token", "eos_token", "unk_token",  "sep_token",
-                                        "pad_token", "cls_token", "mask_token", "additional_special_tokens"};
-    json_t *variables = json_object();
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        json_t *v = json_object_get(config, names[i]);
-        if (json_is_object(v)) v = json_object_get(v, "content");
-        if (json_is_string(v) || json_is_array(v)) json_object_set(variables, names[i], v);
-    }
-    return variables;
-}
-
 static json_t *specials_of(const struct tokenizer *t) {
     json_t *list = json_array();
     for (int32_t id = -1; (id = tokenizer_next_special(t, id)) >= 0;) {
@@ -67,33 +37,15 @@ static json_t *specials_of(const struct tokenizer *t) {
     return list;
 }
 
-static int make_load(const char *template_text, const char *tokenizer_config, const struct tokenizer *t,
-                     uint32_t deadline_ms, char **load, struct err *e) {
-    json_error_t je;
-    json_t *config = tokenizer_config ? json_loads(tokenizer_config, JSON_ALLOW_NUL, &je) : json_object();
-    if (!json_is_object(config)) {
-        json_decref(config);
-        return err_set(e, ERR_FORMAT, "tokenizer_config.json: %s", config ? "must be an object" : je.text);
-    }
-    json_t *text = template_text ? json_string(template_text) : NULL;
-    json_t *templates = templates_of(template_text ? text : json_object_get(config, "chat_template"));
-    int rc = ERR_OK;
-    if (template_text && !text)
-        rc = err_set(e, ERR_FORMAT, "chat template is not UTF-8");
-    else if (!templates)
-        rc = err_set(e, ERR_NOT_FOUND, "the model has no chat template");
-    json_t *header =
-        rc ? NULL
-           : json_pack("{s:s, s:i, s:O, s:o, s:o, s:i}", "op", "load", "cpu_s", (int)(deadline_ms / 1000 + CPU_SPARE_S),
-                       "templates", templates, "variables", variables_of(config), "specials", specials_of(t),
-                       "limit_bytes", (int)LIMIT_PROMPT_BYTES);
+static int make_load(const struct template_source *s, const struct tokenizer *t, uint32_t deadline_ms, char **load,
+                     struct err *e) {
+    if (json_object_size(s->templates) == 0) return err_set(e, ERR_NOT_FOUND, "the model has no chat template");
+    json_t *header = json_pack("{s:s, s:i, s:O, s:O, s:o, s:i}", "op", "load", "cpu_s",
+                               (int)(deadline_ms / 1000 + CPU_SPARE_S), "templates", s->templates, "variables",
+                               s->variables, "specials", specials_of(t), "limit_bytes", (int)LIMIT_PROMPT_BYTES);
     *load = header ? json_dumps(header, JSON_COMPACT) : NULL;
-    if (!rc && !*load) rc = err_set(e, ERR_NOMEM, "no memory for a chat template");
     json_decref(header);
-    json_decref(templates);
-    json_decref(text);
-    json_decref(config);
-    return rc;
+    return *load ? ERR_OK : err_set(e, ERR_NOMEM, "no memory for a chat template");
 }
 
 // ---- helpers -------------------------------------------------------------------------------------------------------
@@ -154,8 +106,8 @@ static void give_back(struct chat_template *ct, struct slot *s) {
 
 // ---- public --------------------------------------------------------------------------------------------------------
 
-int chat_template_new(const char *template_text, const char *tokenizer_config, const struct tokenizer *t,
-                      const struct chat_template_options *options, struct chat_template **ct, struct err *e) {
+static int make(const struct template_source *s, const struct tokenizer *t, const struct chat_template_options *options,
+                struct chat_template **ct, struct err *e) {
     struct chat_template *made = calloc(1, sizeof *made);
     if (!made) return err_set(e, ERR_NOMEM, "no memory for a chat template");
     made->n_slots = options && options->n_helpers ? options->n_helpers : 2;
@@ -167,7 +119,7 @@ int chat_template_new(const char *template_text, const char *tokenizer_config, c
     pthread_cond_init(&made->freed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&made->mutex, NULL);
-    int rc = make_load(template_text, tokenizer_config, t, made->deadline_ms, &made->load, e);
+    int rc = make_load(s, t, made->deadline_ms, &made->load, e);
     if (!rc) rc = ready(made, &made->slots[0].helper, e);
     if (rc)
         chat_template_free(made);
@@ -176,37 +128,35 @@ int chat_template_new(const char *template_text, const char *tokenizer_config, c
     return rc;
 }
 
-static int read_text(const char *path, size_t max_bytes, char **text, struct err *e) {
-    size_t n;
-    int rc = file_read(path, max_bytes, text, &n, e);
-    if (rc || strlen(*text) == n) return rc;
-    rc = err_set(e, ERR_FORMAT, "%s: a NUL at byte %zu: this is no text", path, strlen(*text));
-    free(*text);
-    *text = NULL;
+int chat_template_new(const char *template_text, const char *tokenizer_config, const struct tokenizer *t,
+                      const struct chat_template_options *options, struct chat_template **ct, struct err *e) {
+    struct template_source s;
+    int rc = template_source_texts(template_text, tokenizer_config, &s, e);
+    if (!rc) rc = make(&s, t, options, ct, e);
+    template_source_fini(&s);
     return rc;
-}
-
-static int read_from(const char *model_dir, const char *name, char **text, struct err *e) {
-    char path[LIMIT_PATH];
-    int rc = file_join(path, sizeof path, model_dir, name, e);
-    return rc ? rc : read_text(path, LIMIT_CONFIG_BYTES * 16, text, e);
 }
 
 int chat_template_open(const char *model_dir, const char *override_path, const struct tokenizer *t,
                        const struct chat_template_options *options, struct chat_template **ct, struct err *e) {
-    char *text = NULL, *config = NULL;
-    int rc = read_from(model_dir, "tokenizer_config.json", &config, e);
-    if (rc == ERR_NOT_FOUND) rc = ERR_OK;
-    if (!rc && override_path)
-        rc = read_text(override_path, LIMIT_CONFIG_BYTES, &text, e);
-    else if (!rc && (rc = read_from(model_dir, "chat_template.jinja", &text, e)) == ERR_NOT_FOUND)
-        rc = ERR_OK;
+    struct template_source s;
+    int rc = template_source_folder(model_dir, override_path, &s, e);
     if (!rc) {
-        rc = chat_template_new(text, config, t, options, ct, e);
+        rc = make(&s, t, options, ct, e);
         if (rc && e) err_prefix(e, "%s", override_path ? override_path : model_dir);
     }
-    free(text);
-    free(config);
+    template_source_fini(&s);
+    return rc;
+}
+
+int chat_template_open_gguf(const struct gguf *g, const char *path, const char *override_path,
+                            const struct tokenizer *t, const struct chat_template_options *options,
+                            struct chat_template **ct, struct err *e) {
+    struct template_source s;
+    int rc = template_source_gguf(g, t, override_path, &s, e);
+    if (!rc) rc = make(&s, t, options, ct, e);
+    if (rc && e) err_prefix(e, "%s", override_path ? override_path : path);
+    template_source_fini(&s);
     return rc;
 }
 

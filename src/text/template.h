@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct gguf;
 struct tokenizer;
 struct chat_template;
 
@@ -27,12 +28,18 @@ struct chat_template_options {
 };
 
 // From a model's folder: the template is override_path if that is not NULL, else chat_template.jinja, else
-// "chat_template" of tokenizer_config.json (a string, or a list with "default" and "tool_use"). bos_token, eos_token
-// and the like come from tokenizer_config.json too. ERR_NOT_FOUND: the model has no template. ERR_FORMAT: Jinja refuses
-// it. The helpers start here, so that a machine without jinja2 is told at once (ERR_UNAVAILABLE).
+// "chat_template" of tokenizer_config.json (a string, or a list of named ones); additional_chat_templates/NAME.jinja
+// are named ones as well. A request with tools gets "tool_use" if there is one, all others get "default". bos_token,
+// eos_token and the like come from tokenizer_config.json too. ERR_NOT_FOUND: the model has no template. ERR_FORMAT:
+// Jinja refuses it. The helpers start here, so that a machine without jinja2 is told at once (ERR_UNAVAILABLE).
 int chat_template_open(const char *model_dir, const char *override_path, const struct tokenizer *t,
                        const struct chat_template_options *options, struct chat_template **ct,
                        struct err *e) MUST_CHECK;
+// The same from the metadata of a GGUF file: tokenizer.chat_template and tokenizer.chat_template.NAME, and the tokens
+// that it names. path names the file in errors.
+int chat_template_open_gguf(const struct gguf *g, const char *path, const char *override_path,
+                            const struct tokenizer *t, const struct chat_template_options *options,
+                            struct chat_template **ct, struct err *e) MUST_CHECK;
 // From texts: template is Jinja source, tokenizer_config the JSON of that file or NULL. template NULL: the config's.
 int chat_template_new(const char *template_text, const char *tokenizer_config, const struct tokenizer *t,
                       const struct chat_template_options *options, struct chat_template **ct, struct err *e) MUST_CHECK;

@@ -1,13 +1,12 @@
-#include "text/tokenizer_impl.h"
 #include "os/file.h"
+#include "text/tokenizer_gguf.h"
+#include "text/tokenizer_json.h"
+#include "text/tokenizer_spm.h"
 #include <stdlib.h>
 #include <string.h>
-#include <uninorm.h>
 #include <unistr.h>
 
-static int load(struct tokenizer *t, const char *json, size_t len_bytes, struct err *e) {
-    if (len_bytes > LIMIT_TOKENIZER_BYTES)
-        return err_set(e, ERR_LIMIT, "%zu bytes, at most %d", len_bytes, LIMIT_TOKENIZER_BYTES);
+static int load_json(struct tokenizer *t, const char *json, size_t len_bytes, struct err *e) {
     json_error_t je;
     json_t *root = json_loadb(json, len_bytes, JSON_ALLOW_NUL, &je);
     if (!root) return err_set(e, ERR_FORMAT, "not JSON: %s at byte %d", je.text, je.position);
@@ -16,9 +15,26 @@ static int load(struct tokenizer *t, const char *json, size_t len_bytes, struct 
     return rc;
 }
 
-static int make(const char *json, size_t len_bytes, const char *name, struct tokenizer **t, struct err *e) {
+// What a tokenizer is made from: one of these.
+struct source {
+    const char *json;
+    const uint8_t *spm;
+    size_t len_bytes;
+    const char *config; // beside spm
+    const struct gguf *gguf;
+};
+
+static int load(struct tokenizer *t, const struct source *s, struct err *e) {
+    if (s->len_bytes > LIMIT_TOKENIZER_BYTES)
+        return err_set(e, ERR_LIMIT, "%zu bytes, at most %d", s->len_bytes, LIMIT_TOKENIZER_BYTES);
+    if (s->gguf) return tokenizer_gguf_load(t, s->gguf, e);
+    if (s->spm) return tokenizer_spm_load(t, s->spm, s->len_bytes, s->config, e);
+    return load_json(t, s->json, s->len_bytes, e);
+}
+
+static int make(const struct source *s, const char *name, struct tokenizer **t, struct err *e) {
     struct tokenizer *made = calloc(1, sizeof *made);
-    int rc = made ? load(made, json, len_bytes, e) : err_set(e, ERR_NOMEM, "no memory for a tokenizer");
+    int rc = made ? load(made, s, e) : err_set(e, ERR_NOMEM, "no memory for a tokenizer");
     if (!rc) {
         *t = made;
         return ERR_OK;
@@ -29,16 +45,61 @@ static int make(const char *json, size_t len_bytes, const char *name, struct tok
 }
 
 int tokenizer_new(const char *json, size_t len_bytes, struct tokenizer **t, struct err *e) {
-    return make(json, len_bytes, "tokenizer.json", t, e);
+    return make(&(struct source){.json = json, .len_bytes = len_bytes}, "tokenizer.json", t, e);
+}
+
+int tokenizer_new_spm(const uint8_t *model, size_t len_bytes, const char *config, struct tokenizer **t, struct err *e) {
+    return make(&(struct source){.spm = model, .len_bytes = len_bytes, .config = config}, "tokenizer.model", t, e);
+}
+
+int tokenizer_new_gguf(const struct gguf *g, struct tokenizer **t, struct err *e) {
+    return make(&(struct source){.gguf = g}, "GGUF metadata", t, e);
+}
+
+// tokenizer_config.json beside a tokenizer.model; *config NULL: there is none.
+static int read_config(const char *path, char **config, struct err *e) {
+    const char *slash = strrchr(path, '/');
+    char folder[LIMIT_PATH], name[LIMIT_PATH];
+    size_t n = slash ? (size_t)(slash - path) : 1, len;
+    if (n >= sizeof folder) return err_set(e, ERR_LIMIT, "%s: the path is too long", path);
+    memcpy(folder, slash ? path : ".", n);
+    folder[n] = 0;
+    int rc = file_join(name, sizeof name, n ? folder : "/", "tokenizer_config.json", e);
+    if (!rc) rc = file_read(name, LIMIT_CONFIG_BYTES * 16, config, &len, e);
+    return rc == ERR_NOT_FOUND ? ERR_OK : rc;
 }
 
 int tokenizer_open(const char *path, struct tokenizer **t, struct err *e) {
-    char *json = NULL;
-    size_t len = 0;
-    int rc = file_read(path, LIMIT_TOKENIZER_BYTES, &json, &len, e);
-    if (!rc) rc = make(json, len, path, t, e);
-    free(json);
+    static const char spm[] = ".model";
+    char *data = NULL, *config = NULL;
+    size_t len = 0, n = strlen(path);
+    bool is_spm = n >= sizeof spm - 1 && strcmp(path + n - (sizeof spm - 1), spm) == 0;
+    int rc = file_read(path, LIMIT_TOKENIZER_BYTES, &data, &len, e);
+    if (!rc && is_spm) rc = read_config(path, &config, e);
+    struct source s = {.len_bytes = len};
+    if (is_spm) {
+        s.spm = (const uint8_t *)data;
+        s.config = config;
+    } else {
+        s.json = data;
+    }
+    if (!rc) rc = make(&s, path, t, e);
+    free(data);
+    free(config);
     return rc;
+}
+
+int tokenizer_open_folder(const char *folder, struct tokenizer **t, struct err *e) {
+    char path[LIMIT_PATH];
+    int rc = file_join(path, sizeof path, folder, "tokenizer.json", e);
+    if (rc) return rc;
+    if (!file_exists(path)) {
+        rc = file_join(path, sizeof path, folder, "tokenizer.model", e);
+        if (rc) return rc;
+        if (!file_exists(path))
+            return err_set(e, ERR_NOT_FOUND, "%s: no tokenizer.json and no tokenizer.model in it", folder);
+    }
+    return tokenizer_open(path, t, e);
 }
 
 void tokenizer_free(struct tokenizer *t) {
@@ -47,18 +108,15 @@ void tokenizer_free(struct tokenizer *t) {
     pretok_fini(&t->pretok);
     added_fini(&t->added_raw);
     added_fini(&t->added_normalized);
+    norm_fini(&t->norm);
+    free(t->spelling);
+    free(t->spelling_bytes);
+    free(t->spellings);
     free(t->bytes);
     free(t->len_bytes);
     free(t->flags);
     free(t->blob);
     free(t);
-}
-
-uint8_t *tokenizer_nfc(const uint8_t *text, size_t len_bytes, size_t *out_len_bytes) {
-    uint8_t *nfc = u8_normalize(UNINORM_NFC, text, len_bytes, NULL, out_len_bytes);
-    if (nfc || len_bytes) return nfc;
-    *out_len_bytes = 0;
-    return malloc(1); // of nothing, libunistring may return NULL
 }
 
 // One call of tokenizer_encode: what it carries down to the pieces.
@@ -74,11 +132,12 @@ static int encode_piece(void *ctx, const uint8_t *piece, size_t len_bytes) {
     return bpe_encode(&c->t->bpe, &c->bpe, piece, len_bytes, c->out);
 }
 
-typedef int section_fn(struct encoding *c, const uint8_t *text, size_t len, const struct added_rule *rule,
+// first: no text comes before this section.
+typedef int section_fn(struct encoding *c, const uint8_t *text, size_t len, bool first, const struct added_rule *rule,
                        struct err *e);
 
 // Adds the tokens of one set where they occur and gives what lies between them to section(), with the breaks in it.
-static int encode_around(struct encoding *c, const struct added *a, const uint8_t *text, size_t len,
+static int encode_around(struct encoding *c, const struct added *a, const uint8_t *text, size_t len, bool first,
                          const struct added_rule *rule, section_fn *section, struct err *e) {
     size_t done = 0, pos = 0, b = 0;
     int rc = ERR_OK;
@@ -95,7 +154,7 @@ static int encode_around(struct encoding *c, const struct added *a, const uint8_
             for (size_t i = 0; i < n; i++) moved[i] = rule->breaks[b + i] - done;
             inner.breaks = moved;
             inner.n_breaks = n;
-            rc = section(c, text + done, m.start - done, &inner, e);
+            rc = section(c, text + done, m.start - done, first && done == 0, &inner, e);
             free(moved);
         }
         if (more && !rc) rc = ids_add(c->out, m.token->id);
@@ -104,48 +163,23 @@ static int encode_around(struct encoding *c, const struct added *a, const uint8_
     return rc;
 }
 
-static int encode_plain(struct encoding *c, const uint8_t *text, size_t len, const struct added_rule *rule,
+static int encode_plain(struct encoding *c, const uint8_t *text, size_t len, bool first, const struct added_rule *rule,
                         struct err *e) {
     (void)rule;
-    return pretok_run(&c->t->pretok, &c->pretok, text, len, encode_piece, c, e);
+    return pretok_run(&c->t->pretok, &c->pretok, text, len, first, encode_piece, c, e);
 }
 
-static bool may_change(const uint8_t *text, size_t len) {
-    for (size_t i = 0; i < len; i++)
-        if (text[i] >= 0xcc) return true; // below U+0300 everything is in NFC
-    return false;
-}
-
-// Where the breaks lie in the normalised text. Each part is normalised by itself: a break stands inside what reads
-// like a control token, so its neighbours are characters that take part in no composition but, perhaps, with a mark
-// behind the last; then that is not a control token any more.
-static int move_breaks(const uint8_t *text, const struct added_rule *rule, size_t *moved) {
-    size_t from = 0, at = 0;
-    for (size_t i = 0; i < rule->n_breaks; i++) {
-        size_t n = 0;
-        uint8_t *part = tokenizer_nfc(text + from, rule->breaks[i] - from, &n);
-        if (!part) return ERR_NOMEM;
-        free(part);
-        at += n;
-        from = rule->breaks[i];
-        moved[i] = at;
-    }
-    return ERR_OK;
-}
-
-static int encode_raw_section(struct encoding *c, const uint8_t *text, size_t len, const struct added_rule *rule,
-                              struct err *e) {
+static int encode_raw_section(struct encoding *c, const uint8_t *text, size_t len, bool first,
+                              const struct added_rule *rule, struct err *e) {
     const struct added *a = &c->t->added_normalized;
-    if (!c->t->nfc || !may_change(text, len)) return encode_around(c, a, text, len, rule, encode_plain, e);
+    if (!norm_may_change(&c->t->norm, text, len)) return encode_around(c, a, text, len, first, rule, encode_plain, e);
+    struct norm_text n;
+    int rc = norm_run(&c->t->norm, text, len, rule->breaks, rule->n_breaks, first, &n, e);
+    if (rc) return rc;
     struct added_rule inner = *rule;
-    size_t *moved = rule->n_breaks ? malloc(rule->n_breaks * sizeof *moved) : NULL;
-    size_t n = 0;
-    uint8_t *nfc = tokenizer_nfc(text, len, &n);
-    int rc = !nfc || (rule->n_breaks && !moved) ? ERR_NOMEM : move_breaks(text, rule, moved);
-    inner.breaks = moved;
-    if (!rc) rc = encode_around(c, a, nfc, n, &inner, encode_plain, e);
-    free(nfc);
-    free(moved);
+    inner.breaks = n.breaks;
+    rc = encode_around(c, a, n.data, n.len_bytes, first, &inner, encode_plain, e);
+    norm_text_fini(&n);
     return rc;
 }
 
@@ -162,7 +196,7 @@ static int encode(const struct tokenizer *t, const char *text, size_t len, const
     int rc = pretok_scratch_init(&c.pretok);
     int rc2 = bpe_scratch_init(&c.bpe, len >= 4096);
     if (!rc) rc = rc2;
-    if (!rc) rc = encode_around(&c, &t->added_raw, bytes, len, rule, encode_raw_section, &inner);
+    if (!rc) rc = encode_around(&c, &t->added_raw, bytes, len, true, rule, encode_raw_section, &inner);
     pretok_scratch_fini(&c.pretok);
     bpe_scratch_fini(&c.bpe);
     if (!rc) return ERR_OK;
@@ -206,6 +240,10 @@ const uint8_t *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size
     return is_token(t, id) ? t->bytes[id] : NULL;
 }
 
+struct tokenizer_decoding tokenizer_decoding(const struct tokenizer *t) {
+    return t->decoder.decoding;
+}
+
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id) {
     return is_token(t, id) && t->flags[id] & TOKENIZER_SPECIAL;
 }
@@ -221,7 +259,7 @@ int32_t tokenizer_id_of(const struct tokenizer *t, const char *content) {
     size_t len = strlen(content);
     int32_t id = find(t, content, len, TOKENIZER_ADDED);
     if (id >= 0 || len > sizeof bytes) return id;
-    if (tokenizer_json_spelled(content, len, bytes, &len)) return find(t, bytes, len, TOKENIZER_ALPHABET);
+    if (tokenizer_build_bytes(&t->decoder, content, len, bytes, &len)) return find(t, bytes, len, TOKENIZER_SPELLED);
     return find(t, content, len, TOKENIZER_USED);
 }
 

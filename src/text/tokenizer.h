@@ -1,4 +1,5 @@
-// A model's tokenizer: byte-level BPE as tokenizer.json states it, with the same ids as HF tokenizers gives.
+// A model's tokenizer: byte-level BPE, or BPE over characters as SentencePiece has it, with the same ids as HF
+// tokenizers or SentencePiece gives. From tokenizer.json, from tokenizer.model, or from the metadata of a GGUF file.
 //
 // Control tokens (added tokens with "special": true) are made from text only where the caller allows it. Text from a
 // client is encoded without them, so that "<|im_start|>" in a message is just these characters. Added tokens that are
@@ -13,12 +14,21 @@
 #include <stdint.h>
 
 struct tokenizer;
+struct gguf;
 
 // From the bytes of a tokenizer.json, which are not kept. ERR_FORMAT, ERR_LIMIT, ERR_NOMEM; ERR_UNSUPPORTED names the
 // field that this tokenizer cannot honour.
 int tokenizer_new(const char *json, size_t len_bytes, struct tokenizer **t, struct err *e) MUST_CHECK;
-// The same from a file; errors name it.
+// From the bytes of a SentencePiece model. config: the JSON of tokenizer_config.json, which knows of tokens that were
+// added later; NULL: none.
+int tokenizer_new_spm(const uint8_t *model, size_t len_bytes, const char *config, struct tokenizer **t,
+                      struct err *e) MUST_CHECK;
+// From the metadata of a GGUF file, which is not kept.
+int tokenizer_new_gguf(const struct gguf *g, struct tokenizer **t, struct err *e) MUST_CHECK;
+// From a file with the name of a tokenizer.json or tokenizer.model; errors name it.
 int tokenizer_open(const char *path, struct tokenizer **t, struct err *e) MUST_CHECK;
+// From a model's folder: tokenizer.json, else tokenizer.model. ERR_NOT_FOUND: it has neither.
+int tokenizer_open_folder(const char *folder, struct tokenizer **t, struct err *e) MUST_CHECK;
 void tokenizer_free(struct tokenizer *t); // NULL: nothing
 
 // Appends the ids of text to out. Nothing is put before or after it. breaks, in ascending order, are byte offsets: the
@@ -37,6 +47,13 @@ uint32_t tokenizer_n_vocab(const struct tokenizer *t); // highest id + 1; some b
 // The bytes that id stands for (for an added token: its content), owned by the tokenizer; at most LIMIT_TOKEN_BYTES.
 // NULL and 0 for an id that is no token, negative ones included.
 const uint8_t *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *len_bytes);
+// What a decoder does besides putting the bytes of tokens one after another.
+struct tokenizer_decoding {
+    uint8_t strip_spaces;   // so many spaces are dropped where a text begins
+    bool strip_first_token; // all spaces of the token that a text begins with are dropped
+    bool byte_by_byte;      // each byte that is in no whole character becomes a U+FFFD of its own
+};
+struct tokenizer_decoding tokenizer_decoding(const struct tokenizer *t);
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 // The id of an added token by its content, or of an ordinary one by its spelling in the file ("Ġthe"); -1: none.
 int32_t tokenizer_id_of(const struct tokenizer *t, const char *content);

@@ -20,7 +20,7 @@ static void pieces(const struct pretok *p, const char *text, const char *want) {
     struct err e = {0};
     buf_init(&got, 1 << 20);
     assert_int_equal(pretok_scratch_init(&s), 0);
-    if (pretok_run(p, &s, (const uint8_t *)text, strlen(text), join, &got, &e)) fail_msg("%s", e.text);
+    if (pretok_run(p, &s, (const uint8_t *)text, strlen(text), true, join, &got, &e)) fail_msg("%s", e.text);
     assert_string_equal(got.len_bytes ? buf_cstr(&got) : "", want);
     pretok_scratch_fini(&s);
     buf_fini(&got);
@@ -99,12 +99,51 @@ static void steps_work_on_what_the_last_one_left(void **state) {
     assert_int_equal(pretok_add(&p, "\\p{N}{1,3}", 10, false, PRETOK_ISOLATED, false, NULL), 0);
     assert_int_equal(pretok_add(&p, "[a-z]+", 6, false, PRETOK_ISOLATED, false, NULL), 0);
     pieces(&p, "ab1234c d", "ab|123|4|c| |d");
-    p.prefix_space = true;
-    p.prefix_at = 2;
+    assert_int_equal(pretok_add_prefix(&p, NULL), 0);
     pieces(&p, "ab1 d", " ab| 1| | d");
-    p.prefix_at = 0;
-    pieces(&p, "ab", " |ab");
     pretok_fini(&p);
+    assert_int_equal(pretok_add_prefix(&p, NULL), 0);
+    assert_int_equal(pretok_add(&p, "[a-z]+", 6, false, PRETOK_ISOLATED, false, NULL), 0);
+    pieces(&p, "ab", " |ab");
+    // A second step that changes the text works on what the first one made.
+    assert_int_equal(pretok_add_metaspace(&p, "_", 1, PRETOK_FIRST, true, NULL), 0);
+    pieces(&p, "ab c d", "_|ab|_|c|_|d");
+    pretok_fini(&p);
+    assert_int_equal(pretok_add(&p, "-", 1, true, PRETOK_REMOVED, false, NULL), 0);
+    assert_int_equal(pretok_add_metaspace(&p, "_", 1, PRETOK_FIRST, false, NULL), 0);
+    pieces(&p, "a-b", "_a|b");
+    pieces(&p, "-b", "b"); // it does not begin the text
+    pretok_fini(&p);
+}
+
+static void words_are_those_of_the_reference(void **state) {
+    (void)state;
+    one("\\w+", false, PRETOK_ISOLATED, false, "a\xcc\x81_1-\xe2\x80\xbf+", "a\xcc\x81_1|-|\xe2\x80\xbf|+");
+    one("\\W", false, PRETOK_REMOVED, false, "a-b\xcc\x81 c", "a|b\xcc\x81|c");
+    one("[\\w-]+", false, PRETOK_ISOLATED, false, "a-1!", "a-1|!");
+}
+
+// "\s+$" from each place of a run would be quadratic.
+static void ends_of_lines(void **state) {
+    (void)state;
+    one("\\s+$", false, PRETOK_ISOLATED, false, "a  b \n c  ", "a  b| |\n c|  ");
+    one("\\s+$", false, PRETOK_ISOLATED, false, "a \n\nb\n", "a| \n|\nb|\n");
+    enum { N = 1 << 20 };
+    struct pretok p = {0};
+    struct pretok_scratch s;
+    struct buf got;
+    char *text = malloc(N + 1);
+    memset(text, ' ', N);
+    text[N] = 'x';
+    buf_init(&got, N * 2);
+    assert_int_equal(pretok_scratch_init(&s), 0);
+    assert_int_equal(pretok_add(&p, "\\s+$", 4, false, PRETOK_ISOLATED, false, NULL), 0);
+    assert_int_equal(pretok_run(&p, &s, (const uint8_t *)text, N + 1, true, join, &got, NULL), 0);
+    assert_int_equal(got.len_bytes, N + 1);
+    pretok_scratch_fini(&s);
+    pretok_fini(&p);
+    buf_fini(&got);
+    free(text);
 }
 
 static void gives_up_on_endless_backtracking(void **state) {
@@ -117,7 +156,7 @@ static void gives_up_on_endless_backtracking(void **state) {
     assert_int_equal(pretok_scratch_init(&s), 0);
     assert_int_equal(pretok_add(&p, "(a+)+$", 6, false, PRETOK_ISOLATED, false, NULL), 0);
     const char *text = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab";
-    assert_int_equal(pretok_run(&p, &s, (const uint8_t *)text, strlen(text), join, &got, &e), ERR_LIMIT);
+    assert_int_equal(pretok_run(&p, &s, (const uint8_t *)text, strlen(text), true, join, &got, &e), ERR_LIMIT);
     assert_non_null(strstr(e.text, "match limit"));
     pretok_scratch_fini(&s);
     pretok_fini(&p);
@@ -131,6 +170,8 @@ int main(void) {
         cmocka_unit_test(white_space_is_that_of_the_reference),
         cmocka_unit_test(patterns_are_read_as_oniguruma),
         cmocka_unit_test(steps_work_on_what_the_last_one_left),
+        cmocka_unit_test(words_are_those_of_the_reference),
+        cmocka_unit_test(ends_of_lines),
         cmocka_unit_test(gives_up_on_endless_backtracking),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 #include "text/template.h"
 #include "os/file.h"
 #include "os/thread.h"
+#include "small.h"
 #include "tiny.h"
 #include <jansson.h>
 #include <setjmp.h>
@@ -122,6 +123,40 @@ static void templates_of_the_config(void **state) {
     assert_null(ct);
 }
 
+static void templates_of_a_gguf(void **state) {
+    (void)state;
+    struct buf b = small_gguf(&(struct small_gguf){.chat_template = "{{ bos_token }}{{ eos_token }}{{ unk_token }}"});
+    struct gguf *g = NULL;
+    struct tokenizer *own = NULL;
+    struct chat_template *ct = NULL;
+    struct err e = {0};
+    if (gguf_new(b.data, b.len_bytes, &g, &e) || tokenizer_new_gguf(g, &own, &e)) fail_msg("%s", e.text);
+    if (chat_template_open_gguf(g, "x.gguf", NULL, own, NULL, &ct, &e)) fail_msg("%s", e.text);
+    renders(ct, USER "}", NULL, "<s></s>");
+    renders(ct, USER ", \"tools\": [{}]}", NULL, "T");
+    chat_template_free(ct);
+    gguf_free(g);
+    buf_fini(&b);
+    b = small_gguf(&(struct small_gguf){0});
+    assert_int_equal(gguf_new(b.data, b.len_bytes, &g, &e), 0);
+    assert_int_equal(chat_template_open_gguf(g, "x.gguf", NULL, own, NULL, &ct, &e), ERR_NOT_FOUND);
+    assert_non_null(strstr(e.text, "x.gguf"));
+    gguf_free(g);
+    tokenizer_free(own);
+    buf_fini(&b);
+}
+
+// What the template says against a request is for the client to read.
+static void errors_of_a_template(void **state) {
+    (void)state;
+    struct chat_template *ct = load("{% if messages[0].role != 'user' %}{{ raise_exception('user first, please') }}"
+                                    "{% endif %}{{ nothing.at.all }}",
+                                    NULL, 0);
+    refuses(ct, "{\"messages\": [{\"role\": \"system\", \"content\": \"x\"}]}", ERR_USAGE, "user first, please");
+    refuses(ct, USER "}", ERR_USAGE, "'nothing' is undefined");
+    chat_template_free(ct);
+}
+
 static void files_of_a_model(void **state) {
     (void)state;
     char dir[] = "/tmp/loom-test-template-XXXXXX", path[LIMIT_PATH];
@@ -138,6 +173,18 @@ static void files_of_a_model(void **state) {
         renders(ct, USER "}", NULL, (const char *const[]){"C", "J", "M"}[i]);
         chat_template_free(ct);
     }
+    // Named ones beside it: one for requests with tools.
+    char more[LIMIT_PATH], tools[LIMIT_PATH + 32];
+    snprintf(more, sizeof more, "%s/additional_chat_templates", dir);
+    snprintf(tools, sizeof tools, "%s/tool_use.jinja", more);
+    assert_int_equal(file_mkdir_all(more, 0700, NULL), 0);
+    assert_int_equal(file_write(tools, "T", 1, 0600, NULL), 0);
+    if (chat_template_open(dir, NULL, t, NULL, &ct, &e)) fail_msg("%s", e.text);
+    renders(ct, USER "}", NULL, "J");
+    renders(ct, USER ", \"tools\": [{}]}", NULL, "T");
+    chat_template_free(ct);
+    unlink(tools);
+    rmdir(more);
     assert_int_equal(file_write(path, "M\0N", 3, 0600, NULL), 0);
     assert_int_equal(chat_template_open(dir, path, t, NULL, &ct, &e), ERR_FORMAT);
     assert_non_null(strstr(e.text, "NUL at byte 1"));
@@ -366,6 +413,8 @@ int main(void) {
         cmocka_unit_test(values_reach_the_prompt_as_they_came),
         cmocka_unit_test(the_environment_is_that_of_the_reference),
         cmocka_unit_test(templates_of_the_config),
+        cmocka_unit_test(templates_of_a_gguf),
+        cmocka_unit_test(errors_of_a_template),
         cmocka_unit_test(files_of_a_model),
         cmocka_unit_test(lists_of_parts),
         cmocka_unit_test(text_of_a_client_is_text),
