@@ -249,8 +249,8 @@ static int run(const struct command *c, int argc, char **argv) {
          "回答 token 数（默认 128）"},
         {"-b", FLAG_U32S, &b.batches, 0, 0, "1,8,32", "sequences at once", "同时的序列数"},
         {"--split", FLAG_U32S, &b.compute.split, 0, 0, "4,4,4", "several stages, layers of each", "分成几段，各段层数"},
-        {"--self-test", FLAG_BOOL, &b.selftest, 0, 0, "", "the 29 hashes of the numeric contract, each instruction set",
-         "对每个指令集核对数值契约的 29 个哈希"},
+        {"--self-test", FLAG_BOOL, &b.selftest, 0, 0, "", "the 37 hashes of the numeric contract, each instruction set",
+         "对每个指令集核对数值契约的 37 个哈希"},
         {"--json", FLAG_BOOL, &b.json, 0, 0, "", "print one JSON object per run", "每次运行输出一个 JSON 对象"},
         {0}};
     const struct flag *tables[] = {own, compute, NULL};

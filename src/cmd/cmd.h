@@ -8,8 +8,8 @@
 #include "text/template.h"
 #include "text/tokenizer.h"
 
-extern const struct command cmd_bench, cmd_chat, cmd_demo, cmd_eval, cmd_inspect, cmd_logits, cmd_node, cmd_run,
-    cmd_serve, cmd_status, cmd_token;
+extern const struct command cmd_bench, cmd_chat, cmd_demo, cmd_eval, cmd_inspect, cmd_logits, cmd_node, cmd_pull,
+    cmd_quantize, cmd_run, cmd_serve, cmd_status, cmd_synth, cmd_token;
 
 // Flags that say how a model is computed.
 struct compute_flags {
@@ -25,8 +25,9 @@ extern const struct compute_flags compute_defaults;
 enum { COMPUTE_FLAGS = 11, LEAST_SIZE_BYTES = 1 << 20 };
 void compute_flags_table(struct compute_flags *f, struct flag table[COMPUTE_FLAGS]);
 
-// What they mean for a model: fills c (all but cluster fields). quiet: no progress on stderr.
-int compute_config(const struct compute_flags *f, const struct opened_model *m, bool quiet, struct head_config *c,
+// What they mean for a model: fills c (all but cluster fields), and m's hyper-parameters take the context
+// (model_set_context). quiet: no progress on stderr.
+int compute_config(const struct compute_flags *f, struct opened_model *m, bool quiet, struct head_config *c,
                    struct err *e) MUST_CHECK;
 int compute_mode(const struct compute_flags *f, struct run_mode *mode, struct err *e) MUST_CHECK;
 int compute_cpu(const struct compute_flags *f, struct backend_cpu_config *cpu, struct err *e) MUST_CHECK;

@@ -66,7 +66,7 @@ int compute_cpu(const struct compute_flags *f, struct backend_cpu_config *cpu, s
     return ERR_OK;
 }
 
-int compute_config(const struct compute_flags *f, const struct opened_model *m, bool quiet, struct head_config *c,
+int compute_config(const struct compute_flags *f, struct opened_model *m, bool quiet, struct head_config *c,
                    struct err *e) {
     const struct hparams *h = &m->hparams;
     *c = (struct head_config){.model = m,
@@ -84,6 +84,7 @@ int compute_config(const struct compute_flags *f, const struct opened_model *m, 
     c->context = f->context ? f->context : h->max_context < DEFAULT_CONTEXT ? h->max_context : DEFAULT_CONTEXT;
     if (c->context > h->max_context)
         return err_set(e, ERR_USAGE, "--context: %u is over the model's window of %u", c->context, h->max_context);
+    model_set_context(&m->hparams, c->context);
     c->n_stages = f->split.n ? f->split.n : 1;
     c->layers[0] = h->n_layers;
     for (uint32_t i = 0; i < f->split.n; i++) c->layers[i] = f->split.value[i];
@@ -93,18 +94,19 @@ int compute_config(const struct compute_flags *f, const struct opened_model *m, 
 
 int text_open(const struct opened_model *m, const char *chat_template_path, uint32_t n_helpers, struct text_side *t,
               struct err *e) {
-    char path[LIMIT_PATH];
+    const struct gguf *g = tensors_gguf(m->tensors);
     *t = (struct text_side){0};
-    int rc = file_join(path, sizeof path, m->path, "tokenizer.json", e);
-    if (!rc) rc = tokenizer_open(path, &t->tokenizer, e);
+    int rc = g ? tokenizer_new_gguf(g, &t->tokenizer, e) : tokenizer_open_folder(m->path, &t->tokenizer, e);
+    if (rc && g) err_prefix(e, "%s", m->path);
     // The other way round is usual: rows of the embedding that no token has.
     if (!rc && tokenizer_n_vocab(t->tokenizer) > m->hparams.n_vocab)
-        rc = err_set(e, ERR_FORMAT, "%s: has ids up to %u, but vocab_size of config.json is %u", path,
+        rc = err_set(e, ERR_FORMAT, "%s: the tokenizer has ids up to %u, but the model's vocab_size is %u", m->path,
                      tokenizer_n_vocab(t->tokenizer) - 1, m->hparams.n_vocab);
     if (!rc && !n_helpers) return ERR_OK;
     struct chat_template_options o = {.n_helpers = n_helpers};
     if (!rc) {
-        rc = chat_template_open(m->path, chat_template_path, t->tokenizer, &o, &t->chat_template, e);
+        rc = g ? chat_template_open_gguf(g, m->path, chat_template_path, t->tokenizer, &o, &t->chat_template, e)
+               : chat_template_open(m->path, chat_template_path, t->tokenizer, &o, &t->chat_template, e);
         if (rc == ERR_NOT_FOUND && !chat_template_path) return ERR_OK; // a base model
     }
     if (rc) text_close(t);

@@ -9,9 +9,9 @@
 #include "cmd/cmd.h"
 #include "os/thread.h"
 
-static const struct command *const commands[] = {&cmd_run,    &cmd_serve,  &cmd_node,  &cmd_chat,
-                                                 &cmd_demo,   &cmd_status, &cmd_token, &cmd_inspect,
-                                                 &cmd_logits, &cmd_eval,   &cmd_bench};
+static const struct command *const commands[] = {&cmd_run,    &cmd_serve,  &cmd_node, &cmd_chat,    &cmd_demo,
+                                                 &cmd_status, &cmd_token,  &cmd_pull, &cmd_inspect, &cmd_quantize,
+                                                 &cmd_synth,  &cmd_logits, &cmd_eval, &cmd_bench};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_help(FILE *to) {
