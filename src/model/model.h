@@ -41,8 +41,8 @@ struct hparams {
     uint32_t max_context;            // max_position_embeddings
     uint32_t window;                 // sliding window; 0: none
     bool window_layer[LIMIT_LAYERS]; // layer i looks only that far back
-    // What the matrices of the files are, for accounting only: as config.json says of all of them, or of each layer, the
-    // embedding and the output head where a GGUF file has a mix.
+    // What the matrices of the files are, for accounting only: as config.json says of all of them, or of each layer,
+    // the embedding and the output head where a GGUF file has a mix.
     enum dtype layer_type[LIMIT_LAYERS], embed_type, head_type;
     float rms_eps;
     bool tied_embedding;
@@ -100,7 +100,8 @@ int model_parse_generation(const char *json, uint64_t len, struct hparams *h, st
 // The head calls it before anything else sees h; its choice travels with the RoPE values.
 void model_set_context(struct hparams *h, uint32_t context);
 // The RoPE values of the plan, which are the head's on all machines, as libms round differently: for each set that is
-// used its frequencies and its factor. get returns how many there are; put is ERR_FORMAT unless n is that number and all are finite.
+// used its frequencies and its factor. get returns how many there are; put is ERR_FORMAT unless n is that number and
+// all are finite.
 uint32_t model_rope_get(const struct hparams *h, double values[LIMIT_ROPE_VALUES]);
 int model_rope_put(struct hparams *h, const double *values, uint32_t n, struct err *e) MUST_CHECK;
 
@@ -132,8 +133,8 @@ uint64_t model_layer_bytes(const struct hparams *h, const struct run_mode *m, co
 // The same for the tensors of a file, each by its own type, where model_layer_bytes goes by hparams.layer_type.
 uint64_t model_file_layer_bytes(const struct hparams *h, const struct run_mode *m, const struct backend_ops *ops,
                                 const struct tensors *t, uint32_t a, uint32_t b);
-// Which types of matrices of these layers a load turns into which others, for people: "Q2_K to L8 (34 matrices), ..."; "":
-// none.
+// Which types of matrices of these layers a load turns into which others, for people: "Q2_K to L8 (34 matrices), ...";
+// "": none.
 void model_conversions(const struct hparams *h, const struct run_mode *m, const struct tensors *t, uint32_t a,
                        uint32_t b, char *text, size_t size);
 uint64_t model_kv_bytes_per_token(const struct hparams *h, enum kv_type kv, uint32_t n_layers);
