@@ -50,10 +50,6 @@ def bytes_of(size):
     return int(size[:-1]) << {"M": 20, "G": 30}[size[-1]]
 
 
-class NotNow(Exception):
-    """Too many machines are away for what is to be done."""
-
-
 class Run:
     def __init__(self, args, lab, work, netless):
         self.args, self.work = args, work
@@ -128,13 +124,13 @@ class Run:
         """Nodes that nothing happens to now. At least one is left alone."""
         free = self.free()
         if len(free) <= n or self.head_away:
-            raise NotNow()
+            raise faults.NotNow()
         those = rng.sample(free, n)
         return those[0] if n == 1 else those
 
     def head_lost(self):
         if self.head_away:
-            raise NotNow()
+            raise faults.NotNow()
         self.head_away = True
 
     def head_is_back(self):
@@ -172,7 +168,7 @@ class Run:
                 at = time.monotonic()
                 what, lasts = faults.ALL[kind][0](self, rng)
                 break
-            except NotNow:
+            except faults.NotNow:
                 self.pump(lambda: False, 0.5)
         else:
             at, what, lasts = began, "left out: too few machines are well", 0

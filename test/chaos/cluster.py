@@ -110,6 +110,16 @@ class Process:
         with open(self.log, errors="replace") as f:
             return f.read().splitlines()[-lines:]
 
+    def joined(self):
+        """Whether the process that runs now is through its start. Each begins its part of the log with its command."""
+        since = self.tail(60)
+        for line in reversed(since):
+            if " joined " in line:
+                return True
+            if line.startswith("-- "):
+                return False
+        return True
+
 
 class Head(Process):
     def command(self):

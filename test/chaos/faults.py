@@ -8,6 +8,10 @@ import threading
 import time
 
 
+class NotNow(Exception):
+    """Too many machines are away for what is to be done."""
+
+
 def lose(run, node, rng, after=0.0):
     """SIGKILL, and a new start some time later."""
     run.busy.add(node)
@@ -171,6 +175,8 @@ def head_disk_full(run, rng):
 def twin(run, rng):
     """A second process with the same state folder: it has to end by itself."""
     node = run.pick(rng)
+    if not node.joined():
+        raise NotNow()  # it could be the second one itself
     p = run.spawn(node.host, node.log + ".twin", [run.cluster.loom, *node.command(), "--once"])
 
     def look():
@@ -287,6 +293,8 @@ def primary_and_shadow(run, rng):
 
 def drain(run, rng):
     node = run.pick(rng)
+    if not node.joined():
+        raise NotNow()  # it may not even have said yet what it does with the signal
     run.busy.add(node)
     began = time.monotonic()
     node.gone_for_us = True
