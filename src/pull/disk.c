@@ -42,19 +42,19 @@ int disk_check_room(const char *folder, uint64_t need_bytes, struct err *e) {
                    (double)free_bytes / 1e9, (double)need_bytes / 1e9);
 }
 
-int disk_open_part(const char *path, uint64_t size_bytes, int *fd, bool *fresh, struct err *e) {
+int disk_open_part(const char *path, uint64_t size_bytes, int *fd, struct err *e) {
     struct stat st;
     int rc = disk_make_folder_of(path, e);
     if (rc) return rc;
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (*fd < 0) return fail(e, path, "open");
     rc = fstat(*fd, &st) ? fail(e, path, "stat") : ERR_OK;
-    *fresh = !rc && (uint64_t)st.st_size != size_bytes;
-    if (!rc && *fresh && ftruncate(*fd, 0)) rc = fail(e, path, "truncate");
+    bool fresh = !rc && (uint64_t)st.st_size != size_bytes;
+    if (!rc && fresh && ftruncate(*fd, 0)) rc = fail(e, path, "truncate");
     // The room is taken now, where the file system can do that; the length is set in any case.
-    if (!rc && *fresh && size_bytes && fallocate(*fd, 0, 0, (off_t)size_bytes) && errno != EOPNOTSUPP)
+    if (!rc && fresh && size_bytes && fallocate(*fd, 0, 0, (off_t)size_bytes) && errno != EOPNOTSUPP)
         rc = fail(e, path, "allocate");
-    if (!rc && *fresh && ftruncate(*fd, (off_t)size_bytes)) rc = fail(e, path, "truncate");
+    if (!rc && fresh && ftruncate(*fd, (off_t)size_bytes)) rc = fail(e, path, "truncate");
     if (rc) {
         close(*fd);
         unlink(path);
@@ -87,6 +87,14 @@ bool disk_look(const char *path, uint64_t *size_bytes, int64_t *mtime_ns) {
     *size_bytes = (uint64_t)st.st_size;
     *mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
     return true;
+}
+
+bool disk_load_state(const struct disk_paths *p, const struct listing_file *want, struct state *s) {
+    uint64_t size;
+    int64_t mtime;
+    return state_read(p->state, s) && s->size_bytes == want->size_bytes && digest_equal(&s->digest, &want->digest) &&
+           (want->digest.kind != DIGEST_NONE || s->etag[0]) && disk_look(p->part, &size, &mtime) &&
+           size == want->size_bytes;
 }
 
 void disk_forget(const char *folder, const struct disk_paths *p) {

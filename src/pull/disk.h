@@ -55,14 +55,16 @@ void disk_fini(struct disk *d);
 
 // ERR_LIMIT: the folder's file system has less room than need_bytes.
 int disk_check_room(const char *folder, uint64_t need_bytes, struct err *e) MUST_CHECK;
-// Opens a part, as long as it will be; *fresh: it was not there, or had another length. ERR_LIMIT: no room.
-int disk_open_part(const char *path, uint64_t size_bytes, int *fd, bool *fresh, struct err *e) MUST_CHECK;
+// Opens a part, as long as it will be; what it holds is lost if it had another length. ERR_LIMIT: no room.
+int disk_open_part(const char *path, uint64_t size_bytes, int *fd, struct err *e) MUST_CHECK;
 // Bytes that a part takes up already.
 uint64_t disk_allocated(const char *path);
 // Writes all of it at an offset. ERR_IO, ERR_LIMIT: no room.
 int disk_write(int fd, const char *path, const void *data, size_t len_bytes, uint64_t at, struct err *e) MUST_CHECK;
 // Makes last what the part holds, then writes the state that speaks of it.
 int disk_sync(const struct disk_paths *p, const struct state *s, struct err *e) MUST_CHECK;
+// The state that an earlier run left. false: none, or of another content, or the bytes that it speaks of are not there.
+bool disk_load_state(const struct disk_paths *p, const struct listing_file *want, struct state *s);
 // Size and time of a regular file; false: there is none.
 bool disk_look(const char *path, uint64_t *size_bytes, int64_t *mtime_ns);
 // Removes part and state, and the folders that held them if they are empty now.

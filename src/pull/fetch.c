@@ -27,6 +27,9 @@ enum {
     PIECE_MOST_BYTES = 64 << 20
 };
 
+// Of a file that somebody else wrote, before it goes.
+static const char REPLACED[] = "what stands there is not the hub's: it will be replaced";
+
 enum file_phase { FILE_CHECK, FILE_WANTED, FILE_OPEN, FILE_FULL, FILE_DONE };
 
 struct fetch_file {
@@ -51,27 +54,13 @@ struct fetch {
     struct state_record *record;
     struct pull_result *result;
     uint64_t total_bytes, told_ms;
+    bool room_due; // more is to be fetched than was known when the room was looked at
 };
 
 static void note(const struct fetch *f, const char *path, const char *text) {
     char line[ERR_TEXT_MAX];
     snprintf(line, sizeof line, "%.200s: %.300s", path, text);
     f->config->note(f->config->arg, line);
-}
-
-// The state that an earlier run left, if it is of this content and its bytes are there.
-static bool load_state(const struct listing_file *want, const struct disk_paths *p, struct state *s) {
-    uint64_t size;
-    int64_t mtime;
-    return state_read(p->state, s) && s->size_bytes == want->size_bytes && digest_equal(&s->digest, &want->digest) &&
-           (want->digest.kind != DIGEST_NONE || s->etag[0]) && disk_look(p->part, &size, &mtime) &&
-           size == want->size_bytes;
-}
-
-// Is the file that stands in its place known to be right?
-static bool is_recorded(const struct fetch *f, const struct listing_file *want, int64_t mtime_ns) {
-    const struct state_record_file *r = state_record_find(f->record, want->path);
-    return r && r->size_bytes == want->size_bytes && r->mtime_ns == mtime_ns && digest_equal(&r->digest, &want->digest);
 }
 
 static int set_done(struct fetch *f, struct fetch_file *file, int64_t mtime_ns, struct err *e) {
@@ -84,11 +73,27 @@ static int set_done(struct fetch *f, struct fetch_file *file, int64_t mtime_ns, 
     return state_record_put(f->record, &r, e);
 }
 
+// Is there room for all that is known to be missing?
+static int check_room(struct fetch *f, struct err *e) {
+    struct disk_paths p;
+    uint64_t need = 0;
+    f->room_due = false;
+    for (uint32_t i = 0; i < f->n; i++) {
+        const struct fetch_file *file = &f->files[i];
+        if (file->phase != FILE_WANTED && file->phase != FILE_OPEN) continue;
+        int rc = disk_paths(&p, f->config->out, file->want->path, e);
+        if (rc) return rc;
+        uint64_t taken = disk_allocated(p.part);
+        if (taken < file->want->size_bytes) need += file->want->size_bytes - taken;
+    }
+    return disk_check_room(f->config->out, need, e);
+}
+
 // Where each file stands before anything is fetched, and whether there is room for the rest.
 static int prepare(struct fetch *f, struct err *e) {
     struct disk_paths p;
     struct state s;
-    uint64_t need = 0, size;
+    uint64_t size;
     int64_t mtime;
     for (uint32_t i = 0; i < f->n; i++) {
         struct fetch_file *file = &f->files[i];
@@ -97,19 +102,20 @@ static int prepare(struct fetch *f, struct err *e) {
         if (rc) return rc;
         f->total_bytes += want->size_bytes;
         file->phase = FILE_WANTED;
-        if (disk_look(p.whole, &size, &mtime) && size == want->size_bytes) {
-            if (is_recorded(f, want, mtime)) {
+        bool there = disk_look(p.whole, &size, &mtime);
+        if (there && size == want->size_bytes) {
+            if (state_record_knows(f->record, want->path, size, mtime, &want->digest)) {
                 if ((rc = set_done(f, file, mtime, e))) return rc;
                 continue;
             }
             if (want->digest.kind != DIGEST_NONE) file->phase = FILE_CHECK;
         }
         if (file->phase != FILE_WANTED) continue;
-        if (load_state(want, &p, &s)) file->had_bytes = ranges_total(&s.done);
-        uint64_t taken = disk_allocated(p.part);
-        if (taken < want->size_bytes) need += want->size_bytes - taken;
+        // What an earlier pull put there may go without a word.
+        if (there && !state_record_knows(f->record, want->path, size, mtime, NULL)) note(f, want->path, REPLACED);
+        if (disk_load_state(&p, want, &s)) file->had_bytes = ranges_total(&s.done);
     }
-    return disk_check_room(f->config->out, need, e);
+    return check_room(f, e);
 }
 
 static int post(struct fetch *f, uint32_t i, enum disk_task task, const struct state *state, struct err *e) {
@@ -137,10 +143,26 @@ static void close_file(struct fetch_file *file) {
     file->open = NULL;
 }
 
-// Every byte is here: when the last sync is over, too, it can be hashed and put in its place.
+static void drop(struct fetch *f, struct transfer *t) {
+    if (t->phase == TRANSFER_RUNS) {
+        curl_multi_remove_handle(f->multi, t->request.easy);
+        request_close(&t->request);
+    }
+    t->phase = TRANSFER_IDLE;
+    t->file = NULL;
+}
+
+static void drop_all_of(struct fetch *f, const struct fetch_file *file) {
+    for (uint32_t k = 0; k < f->config->connections; k++)
+        if (f->transfers[k].file == file->open) drop(f, &f->transfers[k]);
+}
+
+// Every byte is here: when the last sync is over, too, it can be hashed and put in its place. A server may have sent
+// all bytes and not yet have ended its answer: nobody waits for that, and no transfer points to a file that is closed.
 static int place_if_full(struct fetch *f, uint32_t i, struct err *e) {
     struct fetch_file *file = &f->files[i];
     if (file->phase == FILE_OPEN && ranges_total(&file->open->state.done) == file->want->size_bytes) {
+        drop_all_of(f, file);
         file->phase = FILE_FULL;
         close(file->open->fd);
         file->open->fd = -1;
@@ -151,13 +173,12 @@ static int place_if_full(struct fetch *f, uint32_t i, struct err *e) {
 static int open_file(struct fetch *f, uint32_t i, struct err *e) {
     struct fetch_file *file = &f->files[i];
     struct transfer_file *o = malloc(sizeof *o);
-    bool fresh;
     if (!o) return err_set(e, ERR_NOMEM, "%.200s: no memory", file->want->path);
     *o = (struct transfer_file){.want = file->want, .fd = -1};
     int rc = disk_paths(&o->paths, f->config->out, file->want->path, e);
-    bool known = !rc && load_state(file->want, &o->paths, &o->state);
+    bool known = !rc && disk_load_state(&o->paths, file->want, &o->state);
     if (!rc && !known) unlink(o->paths.state);
-    if (!rc) rc = disk_open_part(o->paths.part, file->want->size_bytes, &o->fd, &fresh, e);
+    if (!rc) rc = disk_open_part(o->paths.part, file->want->size_bytes, &o->fd, e);
     if (rc) {
         free(o);
         return rc;
@@ -214,26 +235,17 @@ static int give_work(struct fetch *f, struct transfer *t, struct err *e) {
         int rc = f->files[i].phase == FILE_WANTED ? open_file(f, i, e) : ERR_OK;
         if (rc) return rc;
         if (f->files[i].phase != FILE_OPEN || !find_gap(f, i, &gap)) continue;
-        *t = (struct transfer){.index = i, .file = f->files[i].open, .begin = gap.begin, .end = gap.end};
+        *t = (struct transfer){
+            .index = i, .file = f->files[i].open, .begin = gap.begin, .end = gap.end, .best = gap.begin};
         return start(f, t, e);
     }
     return ERR_OK;
 }
 
-static void drop(struct fetch *f, struct transfer *t) {
-    if (t->phase == TRANSFER_RUNS) {
-        curl_multi_remove_handle(f->multi, t->request.easy);
-        request_close(&t->request);
-    }
-    t->phase = TRANSFER_IDLE;
-    t->file = NULL;
-}
-
 // What came of the file is worth nothing: all of it once more.
 static int restart(struct fetch *f, uint32_t i, bool whole, struct err *e) {
     struct fetch_file *file = &f->files[i];
-    for (uint32_t k = 0; k < f->config->connections; k++)
-        if (f->transfers[k].phase != TRANSFER_IDLE && f->transfers[k].index == i) drop(f, &f->transfers[k]);
+    drop_all_of(f, file);
     if (++file->restarts > RESTARTS_MOST)
         return err_set(e, ERR_NET, "%.200s: the server does not keep to one content", file->want->path);
     note(f, file->want->path,
@@ -261,6 +273,7 @@ static int again(struct fetch *f, struct transfer *t, const char *why, struct er
 }
 
 static void give_up_file(struct fetch *f, struct fetch_file *file) {
+    drop_all_of(f, file);
     disk_forget(f->config->out, &file->open->paths);
     close_file(file);
 }
@@ -278,8 +291,6 @@ static int handle_fault(struct fetch *f, struct transfer *t, struct err *e) {
         return e->code;
     default:
         *e = t->e;
-        for (uint32_t k = 0; k < f->config->connections; k++)
-            if (f->transfers[k].file == file->open) drop(f, &f->transfers[k]);
         give_up_file(f, file);
         return e->code;
     }
@@ -289,17 +300,19 @@ static int handle_fault(struct fetch *f, struct transfer *t, struct err *e) {
 static int judge(struct fetch *f, struct transfer *t, CURLcode code, struct err *e) {
     char why[300];
     long status = request_status(&t->request);
-    bool good = status == 200 || status == 206, came;
+    bool good = status == 200 || status == 206;
     if (!code && good && !t->accepted) transfer_accept(t);
     if (t->fault) return handle_fault(f, t, e);
-    came = t->at > t->begin;
     bool complete = good && t->at == t->end;
+    if (t->at > t->best) {
+        t->best = t->at;
+        t->tries = 0;
+    }
     transfer_commit(t);
     if (complete) {
         t->file = NULL;
         return place_if_full(f, t->index, e);
     }
-    if (came) t->tries = 0;
     request_tell(&t->request, code, why, sizeof why);
     if (code)
         return request_is_transient(code) ? again(f, t, why, e)
@@ -345,7 +358,8 @@ static int take_result(struct fetch *f, struct disk_job *j, struct err *e) {
     if (j->task == DISK_CHECK) {
         file->phase = FILE_WANTED;
         f->first = 0;
-        note(f, file->want->path, "differs from the hub's: fetched again");
+        f->room_due = true;
+        note(f, file->want->path, REPLACED);
         return ERR_OK;
     }
     disk_forget(f->config->out, &j->paths);
@@ -360,7 +374,7 @@ static int take_results(struct fetch *f, struct err *e) {
         rc = take_result(f, j, e);
         disk_job_free(j);
     }
-    return rc;
+    return !rc && f->room_due ? check_room(f, e) : rc;
 }
 
 static int checkpoint(struct fetch *f, uint64_t now_ms, struct err *e) {
@@ -445,8 +459,11 @@ static void wind_up(struct fetch *f, int *rc, struct err *e) {
     }
     for (uint32_t i = 0; i < f->n; i++) {
         struct fetch_file *file = &f->files[i];
-        if (file->open && ranges_total(&file->open->state.done) &&
-            disk_sync(&file->open->paths, &file->open->state, &other) && !*rc) {
+        if (!file->open) continue;
+        if (!ranges_total(&file->open->state.done)) {
+            // Nothing to go on from, and it holds room.
+            disk_forget(f->config->out, &file->open->paths);
+        } else if (disk_sync(&file->open->paths, &file->open->state, &other) && !*rc) {
             *e = other;
             *rc = other.code;
         }

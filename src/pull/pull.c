@@ -62,6 +62,8 @@ int pull_run(const struct pull_config *c, struct pull_result *r, struct err *e) 
     ASSERT(c->connections >= 1 && c->connections <= LIMIT_PULL_CONNECTIONS, "%u connections", c->connections);
     if (curl_global_init(CURL_GLOBAL_DEFAULT)) return err_set(e, ERR_NOMEM, "libcurl cannot be started");
     int rc = hub_init(&h, c, e);
+    if (!rc && file_exists(c->out) && !file_is_dir(c->out))
+        rc = err_set(e, ERR_USAGE, "%.400s: stands there and is no folder; --out names another", c->out);
     if (!rc) rc = hub_list(&h, &l, e);
     if (!rc) rc = choice_make(&l, c->repo, c->file, &choice, e);
     if (!rc) rc = file_join(own, sizeof own, c->out, ".loom-pull", e);

@@ -28,7 +28,7 @@ struct pull_config {
     const char *revision; // NULL: the hub's default
     const char *out;      // the folder, made if missing
     uint32_t connections; // 1 .. LIMIT_PULL_CONNECTIONS at once
-    uint32_t retries;     // how often in a row a connection may break without having brought anything
+    uint32_t retries;     // how often in a row a connection may break without having brought anything new
     void (*progress)(void *arg, const struct pull_progress *p); // a few times a second
     void (*note)(void *arg, const char *text);                  // something that a person may want to know
     bool (*stop)(void *arg);                                    // true: give up, leave a state to go on from

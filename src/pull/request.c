@@ -137,7 +137,7 @@ void request_tell(const struct request *r, CURLcode code, char *out, size_t out_
     char *url = NULL;
     curl_easy_getinfo(r->easy, CURLINFO_EFFECTIVE_URL, &url);
     const char *host = url ? strstr(url, "://") : NULL;
-    host = host ? host + 3 : "the hub";
+    host = host && host[3] && host[3] != '/' ? host + 3 : "the hub"; // file:///x has none
     snprintf(out, out_bytes, "%.*s: %s", (int)strcspn(host, "/?"), host,
              r->reason[0] ? r->reason : curl_easy_strerror(code));
 }

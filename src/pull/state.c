@@ -139,6 +139,12 @@ const struct state_record_file *state_record_find(const struct state_record *r, 
     return found ? &r->files[at] : NULL;
 }
 
+bool state_record_knows(const struct state_record *r, const char *path, uint64_t size_bytes, int64_t mtime_ns,
+                        const struct digest *digest) {
+    const struct state_record_file *f = state_record_find(r, path);
+    return f && f->size_bytes == size_bytes && f->mtime_ns == mtime_ns && (!digest || digest_equal(&f->digest, digest));
+}
+
 int state_record_put(struct state_record *r, const struct state_record_file *f, struct err *e) {
     bool found;
     uint32_t at = place_of(r, f->path, &found);

@@ -41,5 +41,8 @@ bool state_record_read(const char *path, struct state_record *out);
 int state_record_write(const char *path, const struct state_record *r, struct err *e) MUST_CHECK;
 void state_record_fini(struct state_record *r);
 const struct state_record_file *state_record_find(const struct state_record *r, const char *path);
+// Did a pull put the file there that has this size and time? digest: of this content; NULL: of any.
+bool state_record_knows(const struct state_record *r, const char *path, uint64_t size_bytes, int64_t mtime_ns,
+                        const struct digest *digest);
 // Adds or replaces. ERR_NOMEM, ERR_LIMIT.
 int state_record_put(struct state_record *r, const struct state_record_file *f, struct err *e) MUST_CHECK;

@@ -29,7 +29,8 @@ struct transfer {
     uint32_t index;             // of the file, for the owner
     struct transfer_file *file; // NULL while idle
     uint64_t begin, at, end;    // bytes of the file: [begin, at) are written since the last commit
-    uint32_t tries;             // in a row that brought nothing
+    uint64_t best;              // how far any try came: only bytes past it are progress
+    uint32_t tries;             // in a row that brought nothing new
     uint64_t again_ms;          // while it waits
     struct request request;
     bool accepted; // the head of the answer is right

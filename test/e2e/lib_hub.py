@@ -32,6 +32,8 @@ DEFAULTS = {
     "wrong_sha": "", "wrong_size": "", "by": 7, "more": "", "corrupt": "",  # names of files
     "other_total": "",  # its Content-Range speaks of another size
     "hidden": "",  # is listed, but cannot be had
+    "held": "",  # comes in chunks, and the last one, which has no bytes, does not come
+    "leads_to": "",  # where files are redirected to
     "paths": [],  # listed as well
 }
 control = dict(DEFAULTS)
@@ -191,6 +193,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if use_up("fails"):
             more = {"Retry_After": control["retry_after"]} if control["retry_after"] else {}
             return self.answer(control["fail"], **more)
+        if control["leads_to"]:
+            return self.answer(302, Location=control["leads_to"])
         if control["loop"]:
             return self.answer(302, Location=self.path)
         if os.path.getsize(os.path.join(ROOT, name)) < LARGE:
@@ -212,7 +216,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             begin, end, status = int(m[1]), min(int(m[2]) + 1, len(data)), 206
             if begin >= len(data):
                 return self.answer(416)
-        chunked = path == control["more"]
+        chunked = path in (control["more"], control["held"])
         self.send_response(status)
         self.send_header("ETag", etag)
         if status == 206:
@@ -224,10 +228,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(end - begin))
         self.end_headers()
         drop = control["drop_after"] if self.server.role == "cdn" and use_up("drops") else 0
-        self.send_body(data[begin:end], chunked, drop, status)
+        self.send_body(data[begin:end], chunked, drop, status, path == control["held"])
         return None
 
-    def send_body(self, data, chunked, drop, status):
+    def send_body(self, data, chunked, drop, status, held):
         sent = 0
         try:
             while sent < len(data):
@@ -242,7 +246,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 sent += len(part)
                 if control["rate"]:
                     time.sleep(len(part) / control["rate"])
-            if chunked:
+            if held:
+                self.rfile.read(1)  # until the client goes away
+            elif chunked:
                 self.wfile.write(b"9\r\nand more!\r\n0\r\n\r\n")
         finally:
             self.note(status, sent)

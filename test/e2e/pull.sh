@@ -30,7 +30,7 @@ export HF_ENDPOINT="http://127.0.0.1:$HUB"
 behave() { # JSON: from here on, and nothing else
     local defaults='{"page":1000,"rate":0,"drops":0,"fails":0,"fails_api":0,"gated":false,"no_ranges":false,"loop":false,
         "no_hashes":false,"wrong_sha":"","wrong_size":"","more":"","corrupt":"","other_total":"","hidden":"","paths":[],
-        "retry_after":"","by":7}'
+        "held":"","leads_to":"","retry_after":"","by":7}'
     curl -sf -m 10 --noproxy '*' -d "$defaults" "$HF_ENDPOINT/control" >"$WORK/null" &&
         curl -sf -m 10 --noproxy '*' -d "${1:-{\}}" "$HF_ENDPOINT/control" >"$WORK/null"
     : >"$LOG"
@@ -91,6 +91,10 @@ printf 'y' | dd of="$OUT/model-00002-of-00002.safetensors" bs=1 seek=1000 conv=n
 ok "a file that somebody changed" pull loom/loom-demo --out "$OUT"
 ok "is fetched again" says "1 of them fetched now"
 ok "and right" same_demo "$OUT"
+printf ' ' >>"$OUT/config.json"
+ok "a file that somebody edited" pull loom/loom-demo --out "$OUT"
+ok "is named before it goes" says "config.json: what stands there is not the hub's: it will be replaced"
+ok "and goes" same_demo "$OUT"
 cd "$WORK" || exit 1
 case $LOOM in /*) ;; *) LOOM=$OLDPWD/$LOOM ;; esac
 ok "the default folder" pull loom/odd
@@ -107,9 +111,19 @@ ok "pull" pull loom/loom-demo --out "$OUT"
 ok "every byte" same_demo "$OUT"
 ok "12 were cut off" test "$(logged 'sum(a["port"] == "cdn" for a in d)')" -gt 12
 fresh
-behave '{"drops": 12, "drop_after": 600000, "no_ranges": true}'
+behave '{"drops": 6, "drop_after": 600000, "no_ranges": true}'
 ok "pull without ranges" pull loom/loom-demo --out "$OUT" --connections 2
 ok "every byte" same_demo "$OUT"
+fresh
+behave '{"drops": 1000, "drop_after": 600000, "no_ranges": true}'
+ok "the same bytes once more" equal 1 "$(code_of pull loom/loom-demo --out "$OUT" --connections 2 --retries 2)"
+ok "are no progress" says "the same command goes on"
+fresh
+# The last file is slow, so that there is time to note what came of the held one, and to go on after it.
+behave '{"held": "config.json", "rate": 700000}'
+ok "an answer that does not end" pull loom/loom-demo --out "$OUT"
+ok "every byte" same_demo "$OUT"
+ok "nothing unfinished" no_parts "$OUT"
 fresh
 behave '{"fail": 503, "fails": 2, "fail_api": 500, "fails_api": 1, "retry_after": "1"}'
 ok "503 and 500" pull loom/loom-demo:config.json --out "$OUT"
@@ -222,8 +236,12 @@ ok "more bytes than announced" fails 1 "sends more" loom/loom-demo:config.json -
 ok "are cut off" gone config.json
 behave '{"hidden": "config.json"}'
 ok "listed, but not there" fails 1 "404" loom/loom-demo:config.json --out "$OUT"
+ok "of nothing, nothing is kept" no_parts "$OUT"
 behave '{"loop": true}'
 ok "redirects without end" fails 1 "redirects" loom/loom-demo:config.json --out "$OUT"
+behave '{"leads_to": "file:///etc/hostname"}'
+ok "a redirect to a file" fails 1 "config.json: the hub: Protocol" loom/loom-demo:config.json --out "$OUT"
+ok "of nothing, nothing is kept" no_parts "$OUT"
 for path in ../evil /etc/evil 'a\\b' 'a//b' 'x/../../evil' '.loom-pull/lock' 'a\u0000b' './a'; do
     behave "{\"paths\": [\"$path\"]}"
     ok "a listing with $path" fails 1 "listing" loom/loom-demo --out "$WORK/never"
@@ -279,10 +297,24 @@ say "flags"
 ok "no model" fails 2 "REPO" --out "$OUT"
 ok "a path is no model" fails 2 "'../x'" ../x --out "$OUT"
 ok "--connections 0" fails 2 "--connections" loom/odd --connections 0
+printf x >"$WORK/plain"
+ok "--out is a file" fails 2 "plain: stands there and is no folder" loom/odd --out "$WORK/plain"
 ok "--from" fails 2 "--from" loom/odd --from elsewhere
 ok "one connection" pull loom/loom-demo --out "$WORK/one" --connections 1
 ok "every byte" same_demo "$WORK/one"
 behave '{"wrong_size": "config.json", "by": 500000000000000}'
 ok "more than the disk has" fails 1 "GB free" loom/loom-demo --out "$WORK/full"
 ok "is not begun" test ! -e "$WORK/full/tokenizer.json"
+# Room for one large file, which looks right by its size, and not for a second one beside it.
+if unshare -rm true 2>"$WORK/null"; then
+    mkdir "$WORK/tight"
+    behave
+    pull_tight() { # on a small disk, which nobody but this process sees
+        unshare -rm sh -c 'mount -t tmpfs -o size=220k none "$2" && head -c 150000 /dev/zero >"$2/tiny-Q6_K.gguf" &&
+            exec timeout 60 "$1" pull loom/tiny-GGUF:Q6_K --out "$2"' sh "$LOOM" "$WORK/tight" \
+            >"$WORK/pull.out" 2>"$WORK/pull.err"
+    }
+    ok "a file that must be replaced" equal 1 "$(code_of pull_tight)"
+    ok "needs room, too" says "GB free"
+fi
 finish

@@ -71,7 +71,7 @@ static void refuses(void **state) {
         "[{\"type\":\"file\",\"path\":\"a\",\"size\":9000000000000000}]",
         "[{\"type\":\"file\",\"path\":\"a\",\"size\":1,\"oid\":\"12\"}]",
         "[{\"type\":\"file\",\"path\":\"a\",\"size\":1,\"oid\":7}]",
-        "[{\"type\":\"file\",\"path\":\"a\",\"size\":1,\"lfs\":{\"oid\":\"" SHA1 "\",\"size\":1}}]",
+        ("[{\"type\":\"file\",\"path\":\"a\",\"size\":1,\"lfs\":{\"oid\":\"" SHA1 "\",\"size\":1}}]"),
         "[{\"type\":\"file\",\"path\":\"a\",\"size\":1},{\"type\":\"file\",\"path\":\"a\",\"size\":1}]",
         "[{\"type\":\"file\",\"path\":\"a\\u0000b\",\"size\":1}]",
         "[{\"type\":\"file\",\"path\":\"../a\",\"size\":1}]"};
