@@ -75,6 +75,9 @@ int gguf_get_u32(const struct gguf *g, const char *key, uint32_t lo, uint32_t hi
 int gguf_get_number(const struct gguf *g, const char *key, double *out, struct err *e) MUST_CHECK;
 int gguf_get_bool(const struct gguf *g, const char *key, bool *out, struct err *e) MUST_CHECK;
 int gguf_get_string(const struct gguf *g, const char *key, struct gguf_string *out, struct err *e) MUST_CHECK;
+// The id of a token. *out is -1 where the key is missing or means that there is none: -1, of 32 bits also without a
+// sign. Else it is 0 or more; whether the vocabulary has it is the caller's to check.
+int gguf_get_id(const struct gguf *g, const char *key, int32_t *out, struct err *e) MUST_CHECK;
 // Item i of an array (or of a single value with i = 0). False: of another kind.
 bool gguf_item_integer(const struct gguf_value *v, uint64_t i, int64_t *out);
 bool gguf_item_number(const struct gguf_value *v, uint64_t i, double *out);

@@ -145,3 +145,15 @@ int gguf_get_string(const struct gguf *g, const char *key, struct gguf_string *o
     if (v->type != GGUF_STRING || !gguf_next_string(v, &at, out)) return bad_kind(v, key, "a string", e);
     return ERR_OK;
 }
+
+int gguf_get_id(const struct gguf *g, const char *key, int32_t *out, struct err *e) {
+    const struct gguf_value *v = gguf_find(g, key);
+    int64_t id;
+    uint32_t u = 0;
+    *out = -1;
+    if (!v) return ERR_OK;
+    if (v->type != GGUF_ARRAY && gguf_item_integer(v, 0, &id) && (id == -1 || id == UINT32_MAX)) return ERR_OK;
+    int rc = gguf_get_u32(g, key, 0, INT32_MAX, &u, e);
+    if (!rc) *out = (int32_t)u;
+    return rc;
+}

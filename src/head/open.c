@@ -1,5 +1,8 @@
 #include "head/open.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +10,14 @@
 #include "base/limits.h"
 #include "model/gguf_config.h"
 #include "os/file.h"
+
+// "-00001-of-00001"
+static bool is_split_number(const char *s) {
+    static const char DIGITS[] = "0123456789";
+    enum { N_DIGITS = 5, OF = 1 + N_DIGITS, COUNT = OF + 4 };
+    return s[0] == '-' && strspn(s + 1, DIGITS) == N_DIGITS && strncmp(s + OF, "-of-", 4) == 0 &&
+           strspn(s + COUNT, DIGITS) == N_DIGITS && s[COUNT + N_DIGITS] == 0;
+}
 
 // Of a GGUF file without ".gguf" and the number of a split.
 static char *last_part(const char *path, bool is_file) {
@@ -16,11 +27,10 @@ static char *last_part(const char *path, bool is_file) {
     char *name = strdup(slash && slash[1] ? slash + 1 : copy);
     free(copy);
     size_t len = name && is_file ? strlen(name) : 0, split = sizeof "-00001-of-00001" - 1;
-    uint32_t number, count;
     if (len <= 5 || strcmp(name + len - 5, ".gguf") != 0) return name;
     len -= 5;
     name[len] = 0;
-    if (len > split && sscanf(name + len - split, "-%5u-of-%5u", &number, &count) == 2) name[len - split] = 0;
+    if (len > split && is_split_number(name + len - split)) name[len - split] = 0;
     return name;
 }
 
@@ -29,9 +39,30 @@ static int read_generation(struct opened_model *m, const char *text, size_t byte
     return rc ? err_prefix(e, "%s", m->path) : ERR_OK;
 }
 
+// A folder without config.json: what to give instead, if there is anything.
+static int no_config(const char *folder, struct err *e) {
+    char first[NAME_MAX + 1] = "";
+    DIR *d = opendir(folder);
+    if (!d) return err_set(e, ERR_IO, "%s: %s", folder, strerror(errno));
+    for (struct dirent *one; (one = readdir(d));) {
+        const size_t len = strlen(one->d_name);
+        const bool is_gguf = len > 5 && strcmp(one->d_name + len - 5, ".gguf") == 0;
+        if (is_gguf && (!first[0] || strcmp(one->d_name, first) < 0)) snprintf(first, sizeof first, "%s", one->d_name);
+    }
+    closedir(d);
+    if (first[0])
+        return err_set(e, ERR_NOT_FOUND, "%s: a folder without config.json; give the GGUF file itself: %s/%s", folder,
+                       folder, first);
+    return err_set(e, ERR_NOT_FOUND,
+                   "%s: neither config.json nor a .gguf file is there; a model is a GGUF file, or a folder with "
+                   "config.json, *.safetensors and tokenizer.json",
+                   folder);
+}
+
 static int read_configs(struct opened_model *m, struct err *e) {
     char path[LIMIT_PATH];
     int rc = file_join(path, sizeof path, m->path, "config.json", e);
+    if (!rc && !file_exists(path)) rc = no_config(m->path, e);
     if (!rc) rc = file_read(path, LIMIT_CONFIG_BYTES, &m->config_json, &m->config_bytes, e);
     if (rc) return rc;
     rc = model_parse_config(m->config_json, m->config_bytes, &m->hparams, e);

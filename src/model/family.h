@@ -61,3 +61,5 @@ static inline uint32_t fp8_bit(enum tensor_place place, uint32_t which) {
 }
 // Name of a matrix of a layer without ".weight" and the experts' numbers: "self_attn.q_proj", "mlp.experts.gate_proj".
 void family_matrix_name(const struct family *f, enum tensor_place place, uint32_t which, char *out, size_t size);
+// The number of "<prefix><number>.<rest>"; *rest is NULL where the name is none of these.
+uint32_t family_layer_number(const char *name, const char *prefix, const char **rest);

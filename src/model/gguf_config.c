@@ -1,8 +1,10 @@
 #include "model/gguf_config.h"
 
 #include "base/limits.h"
+#include "model/family.h"
 #include "model/gguf_keys.h"
 #include "weights/gguf_names.h"
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,7 +104,7 @@ static void check_neutral(struct gguf_keys *k) {
         double neutral = KEYS[i].neutral;
         if (is_arch(k, "glm4moe") && strncmp(KEYS[i].name, "expert_", 7) == 0) continue;
         if (strcmp(KEYS[i].name, "attention.value_length") == 0) neutral = k->head_dim;
-        double v = gguf_keys_number(k, KEYS[i].name, neutral);
+        double v = gguf_keys_number(k, KEYS[i].name, -DBL_MAX, DBL_MAX, neutral);
         if (!k->rc && v != neutral && v != 0)
             k->rc = err_set(k->e, ERR_UNSUPPORTED, "key %s.%s: %g is not computed", k->arch, KEYS[i].name, v);
     }
@@ -110,12 +112,27 @@ static void check_neutral(struct gguf_keys *k) {
         k->rc = err_set(k->e, ERR_UNSUPPORTED, "key %s.attention.causal: false; a text is read forwards only", k->arch);
 }
 
-static void put_shape(struct gguf_keys *k) {
+static void check_heads(struct gguf_keys *k, uint32_t heads, uint32_t kv_heads) {
+    if (k->rc) return;
+    if (k->head_dim < 2 || k->head_dim % 2 || k->head_dim > LIMIT_HEAD_DIM)
+        k->rc = err_set(k->e, ERR_UNSUPPORTED,
+                        "key %s.attention.%s: heads of %u values; an even number up to %d is supported", k->arch,
+                        gguf_keys_find(k, "attention.key_length") ? "key_length" : "head_count", k->head_dim,
+                        LIMIT_HEAD_DIM);
+    else if (heads % kv_heads)
+        k->rc = err_set(k->e, ERR_FORMAT, "key %s.attention.head_count: %u is no multiple of head_count_kv, %u",
+                        k->arch, heads, kv_heads);
+    else if (heads > LIMIT_HIDDEN / k->head_dim)
+        k->rc = err_set(k->e, ERR_LIMIT, "key %s.attention.head_count: %u heads of %u values are over %d", k->arch,
+                        heads, k->head_dim, LIMIT_HIDDEN);
+}
+
+static void put_shape(struct gguf_keys *k, const struct profile *p) {
     const struct tensor *embed = tensors_find(k->t, "model.embed_tokens.weight");
     const uint32_t hidden = gguf_keys_u32(k, "embedding_length", 1, LIMIT_HIDDEN, 0);
     const uint32_t heads = gguf_keys_layers_u32(k, "attention.head_count", 1, LIMIT_HIDDEN, 0);
-    const double eps = gguf_keys_number(k, "attention.layer_norm_rms_epsilon", 0);
-    const uint32_t context = gguf_keys_u32(k, "context_length", 1, INT32_MAX, 0);
+    const double eps = gguf_keys_number(k, "attention.layer_norm_rms_epsilon", 0, 1, 0);
+    const uint32_t context = gguf_keys_u32(k, "context_length", 1, LIMIT_CONTEXT, 0);
     const uint32_t ffn = gguf_keys_layers_u32(k, "feed_forward_length", 0, LIMIT_FFN, 0);
     if (k->rc) return;
     if (!hidden) k->rc = gguf_keys_missing(k, "embedding_length");
@@ -128,11 +145,11 @@ static void put_shape(struct gguf_keys *k) {
     if (!k->rc && embed->dim[0] > LIMIT_VOCAB)
         k->rc = err_set(k->e, ERR_LIMIT, "tensor token_embd.weight: %llu rows; a vocabulary has at most %d",
                         (unsigned long long)embed->dim[0], LIMIT_VOCAB);
-    if (k->rc) return;
+    if (!k->rc && !ffn && !p->n_experts) k->rc = gguf_keys_missing(k, "feed_forward_length");
+    if (k->rc || !heads) return;
     const uint32_t kv_heads = gguf_keys_layers_u32(k, "attention.head_count_kv", 1, LIMIT_HIDDEN, heads);
     k->head_dim = gguf_keys_u32(k, "attention.key_length", 1, LIMIT_HEAD_DIM, hidden / heads);
-    if (!k->rc && k->head_dim < 2)
-        k->rc = err_set(k->e, ERR_FORMAT, "key %s.attention.head_count: %u heads of %u values", k->arch, heads, hidden);
+    check_heads(k, heads, kv_heads);
     set_u32(k, "num_hidden_layers", k->n_layers);
     set_u32(k, "num_nextn_predict_layers", k->n_blocks - k->n_layers);
     set_u32(k, "hidden_size", hidden);
@@ -178,9 +195,11 @@ static void put_types(struct gguf_keys *k) {
     if (!mix) k->rc = err_set(k->e, ERR_NOMEM, "no memory for config.json");
     for (uint32_t i = 0; mix && i < tensors_count(k->t); i++) {
         const struct tensor *t = tensors_at(k->t, i);
-        uint32_t layer, at;
+        const char *rest = NULL;
+        uint32_t at;
         if (t->n_dims != 2) continue;
-        if (sscanf(t->name, "model.layers.%6u.", &layer) == 1 && layer < k->n_layers)
+        const uint32_t layer = family_layer_number(t->name, "model.layers.", &rest);
+        if (rest && layer < k->n_layers)
             at = layer + 1;
         else if (strcmp(t->name, "model.embed_tokens.weight") == 0)
             at = 0;
@@ -212,6 +231,14 @@ static void read_layers(struct gguf_keys *k) {
 static bool has_window(struct gguf_keys *k, const struct gguf_value *pattern, uint32_t full_every, uint32_t layer) {
     int64_t n = full_every;
     bool yes = false;
+    if (pattern && pattern->type == GGUF_ARRAY && pattern->n_items <= layer) {
+        if (!k->rc)
+            k->rc =
+                err_set(k->e, ERR_FORMAT,
+                        "key %s.attention.sliding_window_pattern: %llu items; one for each of the %u layers is right",
+                        k->arch, (unsigned long long)pattern->n_items, k->n_layers);
+        return false;
+    }
     if (pattern && pattern->type == GGUF_ARRAY) {
         bool good = gguf_item_bool(pattern, layer, &yes);
         if (!good && (good = gguf_item_integer(pattern, layer, &n))) yes = n != 0;
@@ -265,6 +292,10 @@ static void put_experts(struct gguf_keys *k, const struct profile *p) {
     if (k->rc) return;
     if (!n) k->rc = gguf_keys_missing(k, "expert_count");
     if (!k->rc && !used) k->rc = gguf_keys_missing(k, "expert_used_count");
+    if (!k->rc && used > n)
+        k->rc = err_set(k->e, ERR_FORMAT, "key %s.expert_used_count: %u of %u experts", k->arch, used, n);
+    if (!k->rc && !width)
+        k->rc = gguf_keys_missing(k, is_arch(k, "llama") ? "feed_forward_length" : "expert_feed_forward_length");
     if (!k->rc && gating && gating != p->gating)
         k->rc =
             err_set(k->e, ERR_UNSUPPORTED, "key %s.expert_gating_func: %u; %u is computed", k->arch, gating, p->gating);
@@ -272,7 +303,7 @@ static void put_experts(struct gguf_keys *k, const struct profile *p) {
     set_u32(k, "num_experts_per_tok", used);
     if (width) set_u32(k, p->expert_ffn, width);
     const bool norm = gguf_keys_bool(k, "expert_weights_norm", true);
-    const double scale = gguf_keys_number(k, "expert_weights_scale", 1);
+    const double scale = gguf_keys_number(k, "expert_weights_scale", 0, 1e6, 1);
     if (!k->rc && is_arch(k, "qwen3moe")) put_dense_layers(k);
     set_bool(k, "norm_topk_prob", norm);
     if (is_arch(k, "glm4moe")) {
@@ -288,21 +319,48 @@ static void put_experts(struct gguf_keys *k, const struct profile *p) {
     }
 }
 
+// Whether any layer has it: that all do is for model_fit_tensors to see. *first: the first that has it.
+static bool any_layer_has(const struct gguf_keys *k, const char *name, uint32_t *first) {
+    for (uint32_t i = 0; i < k->n_layers; i++) {
+        if (!layer_has(k, i, name)) continue;
+        *first = i;
+        return true;
+    }
+    return false;
+}
+
 // Biases and norms that a family may have or not: as the file has them.
 static void put_optional(struct gguf_keys *k, const struct profile *p) {
-    const bool bias = layer_has(k, 0, "self_attn.q_proj.bias"), out = layer_has(k, 0, "self_attn.o_proj.bias");
+    static const char *const QKV[] = {"q", "k", "v"};
+    const bool out_apart = is_arch(k, "seed_oss") || is_arch(k, "glm4moe");
+    uint32_t first = 0, at = 0;
+    const bool out = any_layer_has(k, "self_attn.o_proj.bias", &first);
+    bool bias = out && !out_apart;
+    const char *which = "output";
+    for (size_t i = 0; i < sizeof QKV / sizeof *QKV; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "self_attn.%s_proj.bias", QKV[i]);
+        if (!any_layer_has(k, name, &at)) continue;
+        if (!bias) first = at;
+        if (!bias) which = QKV[i];
+        bias = true;
+    }
     if (bias && !p->reads_bias && !k->rc)
-        k->rc = err_set(k->e, ERR_UNSUPPORTED, "tensor blk.0.attn_q.bias: a bias is not computed in a %s", p->hf);
+        k->rc = err_set(k->e, ERR_UNSUPPORTED, "tensor blk.%u.attn_%s.bias: a bias is not computed in a %s", first,
+                        which, p->hf);
     if (!is_arch(k, "qwen2")) set_bool(k, "attention_bias", bias);
     if (is_arch(k, "seed_oss")) set_bool(k, "attention_out_bias", out);
-    set_bool(k, "mlp_bias", layer_has(k, 0, "mlp.up_proj.bias"));
-    set_bool(k, "use_qk_norm", layer_has(k, 0, "self_attn.q_norm.weight"));
+    set_bool(k, "mlp_bias",
+             any_layer_has(k, "mlp.gate_proj.bias", &at) || any_layer_has(k, "mlp.up_proj.bias", &at) ||
+                 any_layer_has(k, "mlp.down_proj.bias", &at));
+    set_bool(k, "use_qk_norm",
+             any_layer_has(k, "self_attn.q_norm.weight", &at) || any_layer_has(k, "self_attn.k_norm.weight", &at));
     if (is_arch(k, "minimax-m2"))
-        set_bool(k, "use_routing_bias", layer_has(k, 0, "block_sparse_moe.e_score_correction_bias"));
+        set_bool(k, "use_routing_bias", any_layer_has(k, "block_sparse_moe.e_score_correction_bias", &at));
     if (p->interleaved) set_bool(k, "loom_qk_interleaved", true);
     if (strncmp(k->arch, "gemma", 5) != 0) return;
-    const double attn = gguf_keys_number(k, "attn_logit_softcapping", is_arch(k, "gemma2") ? 50 : 0);
-    const double last = gguf_keys_number(k, "final_logit_softcapping", is_arch(k, "gemma2") ? 30 : 0);
+    const double attn = gguf_keys_number(k, "attn_logit_softcapping", 0, 1e6, is_arch(k, "gemma2") ? 50 : 0);
+    const double last = gguf_keys_number(k, "final_logit_softcapping", 0, 1e6, is_arch(k, "gemma2") ? 30 : 0);
     gguf_keys_set(k, k->o, "attn_logit_softcapping", attn > 0 ? gguf_keys_real(attn) : json_null());
     gguf_keys_set(k, k->o, "final_logit_softcapping", last > 0 ? gguf_keys_real(last) : json_null());
     set_bool(k, "loom_norm_has_one", true);
@@ -330,15 +388,13 @@ static void add_end(struct gguf_keys *k, json_t *list, uint32_t id) {
         k->rc = err_set(k->e, ERR_NOMEM, "no memory for config.json");
 }
 
-// UINT32_MAX: none (some writers say so with -1).
-static uint32_t special(struct gguf_keys *k, const char *key, uint32_t n_vocab) {
-    const struct gguf_value *v = gguf_find(k->g, key);
-    int64_t id;
-    if (!v || k->rc) return UINT32_MAX;
-    if (gguf_item_integer(v, 0, &id) && (id == -1 || id == UINT32_MAX)) return UINT32_MAX;
-    uint32_t out = UINT32_MAX;
-    k->rc = gguf_get_u32(k->g, key, 0, n_vocab - 1, &out, k->e);
-    return out;
+// -1: none.
+static int32_t special(struct gguf_keys *k, const char *key, uint32_t n_vocab) {
+    int32_t id = -1;
+    if (!k->rc) k->rc = gguf_get_id(k->g, key, &id, k->e);
+    if (!k->rc && id >= 0 && (uint32_t)id >= n_vocab)
+        k->rc = err_set(k->e, ERR_FORMAT, "key %s: %d; 0 to %u is right", key, id, n_vocab - 1);
+    return id;
 }
 
 static void put_tokens(struct gguf_keys *k) {
@@ -346,11 +402,11 @@ static void put_tokens(struct gguf_keys *k) {
                                        "tokenizer.ggml.eom_token_id"};
     enum { NORMAL = 1 };
     const uint32_t n_vocab = (uint32_t)json_integer_value(json_object_get(k->o, "vocab_size"));
-    const uint32_t bos = special(k, "tokenizer.ggml.bos_token_id", n_vocab);
+    const int32_t bos = special(k, "tokenizer.ggml.bos_token_id", n_vocab);
     json_t *ends = json_array();
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-        const uint32_t id = special(k, KEYS[i], n_vocab);
-        if (id != UINT32_MAX) add_end(k, ends, id);
+        const int32_t id = special(k, KEYS[i], n_vocab);
+        if (id >= 0) add_end(k, ends, (uint32_t)id);
     }
     const struct gguf_value *tokens = gguf_find(k->g, "tokenizer.ggml.tokens");
     const struct gguf_value *types = gguf_find(k->g, "tokenizer.ggml.token_type");
@@ -360,24 +416,25 @@ static void put_tokens(struct gguf_keys *k) {
         int64_t type = NORMAL;
         if (types && ends_answer(k, &s) && gguf_item_integer(types, id, &type) && type != NORMAL) add_end(k, ends, id);
     }
-    if (bos != UINT32_MAX) set_u32(k, "bos_token_id", bos);
+    if (bos >= 0) set_u32(k, "bos_token_id", (uint32_t)bos);
     gguf_keys_set(k, k->o, "eos_token_id", ends);
 }
 
 // NULL: the file recommends nothing.
 static json_t *make_generation(struct gguf_keys *k) {
-    static const char *const KEYS[][2] = {{"general.sampling.temp", "temperature"},
-                                          {"general.sampling.top_p", "top_p"},
-                                          {"general.sampling.min_p", "min_p"}};
+    static const struct {
+        const char *key, *name;
+        double lo, hi;
+    } KEYS[] = {{"general.sampling.temp", "temperature", 0, 100},
+                {"general.sampling.top_p", "top_p", 1e-6, 1},
+                {"general.sampling.min_p", "min_p", 0, 1}};
     json_t *o = json_object();
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS && !k->rc; i++) {
-        double v = -1;
-        k->rc = gguf_get_number(k->g, KEYS[i][0], &v, k->e);
-        if (v >= 0) gguf_keys_set(k, o, KEYS[i][1], gguf_keys_real(v));
+        const double v = gguf_keys_plain_number(k, KEYS[i].key, KEYS[i].lo, KEYS[i].hi, -1);
+        if (v >= 0) gguf_keys_set(k, o, KEYS[i].name, gguf_keys_real(v));
     }
-    double top_k = 0;
-    if (!k->rc) k->rc = gguf_get_number(k->g, "general.sampling.top_k", &top_k, k->e);
-    if (top_k >= 1 && top_k <= INT32_MAX) gguf_keys_set(k, o, "top_k", json_integer((json_int_t)top_k));
+    const double top_k = gguf_keys_plain_number(k, "general.sampling.top_k", INT32_MIN, INT32_MAX, 0);
+    if (top_k >= 1) gguf_keys_set(k, o, "top_k", json_integer((json_int_t)top_k));
     if (json_object_size(o)) return o;
     json_decref(o);
     return NULL;
@@ -388,7 +445,7 @@ static void make_config(struct gguf_keys *k) {
     if (!p) return;
     gguf_keys_set(k, k->o, "architectures", json_pack("[s]", p->hf));
     read_layers(k);
-    if (!k->rc) put_shape(k);
+    if (!k->rc) put_shape(k, p);
     if (k->rc) return;
     check_neutral(k);
     put_windows(k, p);
@@ -400,7 +457,7 @@ static void make_config(struct gguf_keys *k) {
 }
 
 static void put_out(struct gguf_keys *k, json_t *o, char **text, size_t *bytes) {
-    *text = k->rc ? NULL : json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    *text = k->rc ? NULL : json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(GGUF_KEYS_DIGITS));
     *bytes = *text ? strlen(*text) : 0;
     if (!*text && !k->rc) k->rc = err_set(k->e, ERR_NOMEM, "no memory for config.json");
 }

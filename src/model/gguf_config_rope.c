@@ -4,7 +4,9 @@
 
 #include "base/limits.h"
 #include "weights/quantize.h"
+#include <float.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 // The tensor's values as a list, NULL if there is no such tensor. n: how many are right.
@@ -29,8 +31,8 @@ static json_t *factors(struct gguf_keys *k, const char *name, uint32_t n) {
     return list;
 }
 
-static void copy_number(struct gguf_keys *k, json_t *o, const char *name, const char *key) {
-    if (gguf_keys_find(k, name)) gguf_keys_set(k, o, key, gguf_keys_real(gguf_keys_number(k, name, 0)));
+static void copy_number(struct gguf_keys *k, json_t *o, const char *name, const char *key, double lo, double hi) {
+    if (gguf_keys_find(k, name)) gguf_keys_set(k, o, key, gguf_keys_real(gguf_keys_number(k, name, lo, hi, lo)));
 }
 
 static void put_text(struct gguf_keys *k, json_t *o, const char *text) {
@@ -45,23 +47,24 @@ static void put_original(struct gguf_keys *k, json_t *o) {
 // Where the multiplier of the logarithm is given, the attention factor is the quotient of two (DeepSeek's reading).
 static void put_yarn(struct gguf_keys *k, json_t *o) {
     put_text(k, o, "yarn");
-    copy_number(k, o, "rope.scaling.factor", "factor");
+    copy_number(k, o, "rope.scaling.factor", "factor", 1, 1e6);
     put_original(k, o);
-    copy_number(k, o, "rope.scaling.yarn_beta_fast", "beta_fast");
-    copy_number(k, o, "rope.scaling.yarn_beta_slow", "beta_slow");
-    copy_number(k, o, "rope.scaling.yarn_attn_factor", "attention_factor");
-    if (gguf_keys_number(k, "rope.scaling.yarn_log_multiplier", 0) > 0) {
+    copy_number(k, o, "rope.scaling.yarn_beta_fast", "beta_fast", 1e-6, 1e6);
+    copy_number(k, o, "rope.scaling.yarn_beta_slow", "beta_slow", 1e-6, 1e6);
+    copy_number(k, o, "rope.scaling.yarn_attn_factor", "attention_factor", 1e-3, 1e3);
+    copy_number(k, o, "rope.scaling.attn_factor", "loom_attention_scale", 1e-3, 1e3);
+    if (gguf_keys_number(k, "rope.scaling.yarn_log_multiplier", 0, 1e3, 0) > 0) {
         gguf_keys_set(k, o, "mscale", json_real(1));
-        copy_number(k, o, "rope.scaling.yarn_log_multiplier", "mscale_all_dim");
+        copy_number(k, o, "rope.scaling.yarn_log_multiplier", "mscale_all_dim", 0, 1e3);
     }
-    if (!k->rc && gguf_keys_number(k, "rope.scaling.yarn_ext_factor", 1) != 1)
+    if (!k->rc && gguf_keys_number(k, "rope.scaling.yarn_ext_factor", -DBL_MAX, DBL_MAX, 1) != 1)
         k->rc = err_set(k->e, ERR_UNSUPPORTED, "key %s.rope.scaling.yarn_ext_factor: only 1 is computed", k->arch);
 }
 
 static void put_longrope(struct gguf_keys *k, json_t *o, uint32_t n_freq) {
     put_text(k, o, "longrope");
     put_original(k, o);
-    copy_number(k, o, "rope.scaling.attn_factor", "attention_factor");
+    copy_number(k, o, "rope.scaling.attn_factor", "attention_factor", 1e-3, 1e3);
     json_t *longer = factors(k, "rope_factors_long.weight", n_freq);
     json_t *shorter = factors(k, "rope_factors_short.weight", n_freq);
     if (!k->rc && (!longer || !shorter))
@@ -80,12 +83,17 @@ static void put_scaling(struct gguf_keys *k, json_t *o, uint32_t n_freq) {
     if (k->rc) return;
     char text[32];
     snprintf(text, sizeof text, "%.*s", type.len_bytes < sizeof text ? (int)type.len_bytes : 31, type.text);
-    const double factor = gguf_keys_number(k, "rope.scaling.factor", gguf_keys_number(k, "rope.scale_linear", 1));
+    const double scale = gguf_keys_number(k, "rope.scaling.attn_factor", 1e-3, 1e3, 1);
+    const double factor =
+        gguf_keys_number(k, "rope.scaling.factor", 0, 1e6, gguf_keys_number(k, "rope.scale_linear", 0, 1e6, 1));
     const bool none = strcmp(text, "none") == 0, has_factors = tensors_find(k->t, "rope_factors_long.weight") != NULL;
     if (strcmp(text, "longrope") == 0 || (none && has_factors)) {
         put_longrope(k, o, n_freq);
     } else if (strcmp(text, "yarn") == 0) {
         put_yarn(k, o);
+    } else if (!k->rc && scale != 1) {
+        k->rc = err_set(k->e, ERR_UNSUPPORTED, "key %s.rope.scaling.attn_factor: %g; only yarn and longrope have one",
+                        k->arch, scale);
     } else if (strcmp(text, "linear") == 0 || (none && !gguf_keys_find(k, "rope.scaling.type") && factor > 1)) {
         put_text(k, o, factor > 1 ? "linear" : "default");
         if (factor > 1) gguf_keys_set(k, o, "factor", gguf_keys_real(factor));
@@ -96,20 +104,23 @@ static void put_scaling(struct gguf_keys *k, json_t *o, uint32_t n_freq) {
     }
 }
 
-// A share of the head that gives exactly this many values when it is multiplied and cut.
+// A share of the head that gives exactly this many values when it is multiplied and cut, also after it was written with
+// the digits of the config.
 static double share(uint32_t dim, uint32_t head_dim) {
-    double part = (double)dim / head_dim;
+    char text[32];
+    snprintf(text, sizeof text, "%.*g", GGUF_KEYS_DIGITS, (double)dim / head_dim);
+    const double part = strtod(text, NULL);
     return (uint32_t)(head_dim * part) == dim ? part : (dim + 0.25) / head_dim;
 }
 
 void gguf_keys_rope(struct gguf_keys *k) {
     const uint32_t dim = gguf_keys_u32(k, "rope.dimension_count", 2, k->head_dim, k->head_dim);
-    const double theta = gguf_keys_number(k, "rope.freq_base", 10000);
-    const double window_theta = gguf_keys_number(k, "rope.freq_base_swa", theta);
+    const double theta = gguf_keys_number(k, "rope.freq_base", 1.0001, 1e15, 10000);
+    const double window_theta = gguf_keys_number(k, "rope.freq_base_swa", 1.0001, 1e15, theta);
     json_t *o = json_object();
     put_scaling(k, o, dim / 2);
     if (gguf_keys_find(k, "attention.temperature_scale"))
-        copy_number(k, o, "attention.temperature_scale", "llama_4_scaling_beta");
+        copy_number(k, o, "attention.temperature_scale", "llama_4_scaling_beta", 0, 100);
     gguf_keys_set(k, k->o, "partial_rotary_factor", json_real(share(dim, k->head_dim)));
     gguf_keys_set(k, k->o, "rope_theta", gguf_keys_real(theta));
     json_t *divisors = factors(k, "rope_freqs.weight", dim / 2);

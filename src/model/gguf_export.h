@@ -3,6 +3,7 @@
 #pragma once
 #include "gguf/gguf.h"
 #include "model/model.h"
+#include "weights/tensors.h"
 
 // general.architecture; NULL: GGUF has none for the model.
 const char *gguf_export_arch(const struct hparams *h);
@@ -10,6 +11,10 @@ const char *gguf_export_arch(const struct hparams *h);
 // how the model is called. ERR_UNSUPPORTED: GGUF has no such architecture, or no key for a setting of this model.
 int gguf_export_config(const char *config, size_t config_bytes, const struct hparams *h, const struct gen_defaults *g,
                        const char *name, struct gguf_writer *w, struct err *e) MUST_CHECK;
+
+// Whether the settings that h has come back from a file made so, RoPE's values but for the last bit of f32. t: the
+// file's, of whose tensors only the divisors of frequencies are looked into. ERR_UNSUPPORTED, naming what is lost.
+int gguf_export_check(const struct hparams *h, const struct tensors *t, struct err *e) MUST_CHECK;
 
 // Tensors that the folder has as numbers in config.json: divisors of the RoPE frequencies. i from 0; false: no more.
 // values: [LIMIT_HEAD_DIM / 2], *n of them.

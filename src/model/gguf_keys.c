@@ -21,10 +21,18 @@ uint32_t gguf_keys_u32(struct gguf_keys *k, const char *name, uint32_t lo, uint3
     return fallback;
 }
 
-double gguf_keys_number(struct gguf_keys *k, const char *name, double fallback) {
+double gguf_keys_plain_number(struct gguf_keys *k, const char *key, double lo, double hi, double fallback) {
+    double v = fallback;
+    if (k->rc || !gguf_find(k->g, key)) return fallback;
+    k->rc = gguf_get_number(k->g, key, &v, k->e);
+    if (!k->rc && !(v >= lo && v <= hi))
+        k->rc = err_set(k->e, ERR_FORMAT, "key %s: %g; %g to %g is right", key, v, lo, hi);
+    return k->rc ? fallback : v;
+}
+
+double gguf_keys_number(struct gguf_keys *k, const char *name, double lo, double hi, double fallback) {
     char key[KEY_BYTES];
-    if (!k->rc) k->rc = gguf_get_number(k->g, full(k, name, key), &fallback, k->e);
-    return fallback;
+    return gguf_keys_plain_number(k, full(k, name, key), lo, hi, fallback);
 }
 
 bool gguf_keys_bool(struct gguf_keys *k, const char *name, bool fallback) {

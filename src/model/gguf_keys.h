@@ -4,6 +4,8 @@
 #include "weights/tensors.h"
 #include <jansson.h>
 
+enum { GGUF_KEYS_DIGITS = 15 }; // of the numbers in the JSON text
+
 struct gguf_keys {
     const struct tensors *t;
     const struct gguf *g;
@@ -19,7 +21,9 @@ struct gguf_keys {
 // name: without the architecture.
 const struct gguf_value *gguf_keys_find(const struct gguf_keys *k, const char *name);
 uint32_t gguf_keys_u32(struct gguf_keys *k, const char *name, uint32_t lo, uint32_t hi, uint32_t fallback);
-double gguf_keys_number(struct gguf_keys *k, const char *name, double fallback);
+double gguf_keys_number(struct gguf_keys *k, const char *name, double lo, double hi, double fallback);
+// The same for a key that stands by itself.
+double gguf_keys_plain_number(struct gguf_keys *k, const char *key, double lo, double hi, double fallback);
 bool gguf_keys_bool(struct gguf_keys *k, const char *name, bool fallback);
 // A number, or a list of one for each block of which those of the computed layers are all the same.
 uint32_t gguf_keys_layers_u32(struct gguf_keys *k, const char *name, uint32_t lo, uint32_t hi, uint32_t fallback);

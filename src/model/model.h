@@ -125,7 +125,9 @@ struct tensor_need {
 int model_needs(const struct hparams *h, uint32_t a, uint32_t b, int (*fn)(void *arg, const struct tensor_need *n),
                 void *arg) MUST_CHECK;
 // Gives tensors that the files have in another form the names that model_needs says: fused and stacked matrices are cut
-// into their rows, the prefix of a model inside a larger one goes. What is not there is left to the loader to say.
+// into their rows, the prefix of a model inside a larger one goes. What is not there is left to the loader to say, but
+// for GGUF files, which are whole: ERR_NOT_FOUND. A tensor of a layer, and any of a GGUF file, that is no need and not
+// known to be without effect is ERR_UNSUPPORTED.
 int model_fit_tensors(const struct hparams *h, struct tensors *t, struct err *e) MUST_CHECK;
 // Bytes that these layers take in the backend's memory.
 uint64_t model_layer_bytes(const struct hparams *h, const struct run_mode *m, const struct backend_ops *ops, uint32_t a,

@@ -99,6 +99,7 @@ static int factor_or_growth(struct rope *r, const struct hparams *h, double old_
 // Pairs below `low` keep their frequency, those above `high` are interpolated, a ramp lies between.
 static int scale_yarn(struct rope *r, struct hparams *h, struct err *e) {
     double old_context, fast = 32, slow = 1, mscale = 0, mscale_all = 0;
+    double scale = 1; // GGUF files may have a second factor on top
     bool truncate = true;
     uint32_t dim = 2 * r->n_freq;
     int rc = rope_original_context(r->config, r->o, h, &old_context, e);
@@ -107,6 +108,7 @@ static int scale_yarn(struct rope *r, struct hparams *h, struct err *e) {
     if (!rc) rc = fields_number(FILE_NAME, r->o, "mscale", 0, 1e3, &mscale, e);
     if (!rc) rc = fields_number(FILE_NAME, r->o, "mscale_all_dim", 0, 1e3, &mscale_all, e);
     if (!rc) rc = fields_number(FILE_NAME, r->o, "attention_factor", 1e-3, 1e3, &r->attention_factor, e);
+    if (!rc) rc = fields_number(FILE_NAME, r->o, "loom_attention_scale", 1e-3, 1e3, &scale, e);
     if (!rc) rc = fields_bool(FILE_NAME, r->o, "truncate", &truncate, e);
     if (!rc) rc = factor_or_growth(r, h, old_context, e);
     if (rc) return rc;
@@ -127,6 +129,7 @@ static int scale_yarn(struct rope *r, struct hparams *h, struct err *e) {
         r->attention_factor = mscale > 0 && mscale_all > 0
                                   ? mscale_of(r->factor, mscale) / mscale_of(r->factor, mscale_all)
                                   : mscale_of(r->factor, 1);
+    r->attention_factor *= scale;
     return ERR_OK;
 }
 
@@ -225,6 +228,12 @@ static int make_set(const json_t *config, const json_t *o, double theta, bool is
     return rc;
 }
 
+static bool is_same(const struct rope_set *a, const struct rope_set *b) {
+    bool same = a->n_freq == b->n_freq && a->factor == b->factor;
+    for (uint32_t i = 0; i < a->n_freq && same; i++) same = a->fq[i] == b->fq[i];
+    return same;
+}
+
 // The second set is that of the layers with a window. Two that are alike are one.
 static int second_set(const json_t *config, const json_t *own, double theta, struct hparams *h, struct err *e) {
     struct rope_set *to = &h->rope[1];
@@ -239,7 +248,7 @@ static int second_set(const json_t *config, const json_t *own, double theta, str
     } else {
         rc = make_set(config, o, theta, true, h, to, e);
     }
-    if (!rc && h->rope_short_context == 0 && memcmp(to, &h->rope[0], sizeof *to) == 0) *to = (struct rope_set){0};
+    if (!rc && h->rope_short_context == 0 && is_same(to, &h->rope[0])) *to = (struct rope_set){0};
     return rc;
 }
 

@@ -2,6 +2,7 @@
 // growth of queries with their position.
 #include "model/rope.h"
 
+#include "compute/ref/ref.h"
 #include <math.h>
 
 void model_set_context(struct hparams *h, uint32_t context) {
@@ -35,16 +36,6 @@ int model_rope_put(struct hparams *h, const double *values, uint32_t n, struct e
     return ERR_OK;
 }
 
-// ln(m) of a whole number m >= 1: m = 2^e * f with f near 1, ln(f) = 2 atanh((f - 1) / (f + 1)) as a series.
-static double ln_whole(uint64_t m) {
-    int e = 0;
-    double f = (double)m;
-    for (; f > 0x1.6a09e667f3bcdp+0; e++) f = f / 2; // down to sqrt(2): exact
-    double z = (f - 1) / (f + 1), s = z * z, p = 0;
-    for (int k = 23; k >= 1; k -= 2) p = p * s + 1.0 / k;
-    return e * 0x1.62e42fefa39efp-1 + 2 * (z * p);
-}
-
 float rope_q_factor(const struct hparams *h, uint32_t pos) {
-    return (float)(1 + (double)h->q_beta * ln_whole(1 + (uint64_t)(pos / h->q_original)));
+    return ref_position_factor(pos, h->q_original, h->q_beta);
 }

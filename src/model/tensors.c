@@ -2,6 +2,7 @@
 #include "model/family.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const struct moe_names family_moe_names = {
@@ -27,6 +28,17 @@ void family_matrix_name(const struct family *f, enum tensor_place place, uint32_
         snprintf(out, size, "%s.experts.%s", f->moe->block, f->moe->matrix[which]);
     else
         snprintf(out, size, "%s", MATRICES[which]);
+}
+
+uint32_t family_layer_number(const char *name, const char *prefix, const char **rest) {
+    enum { MOST_DIGITS = 6 };
+    const size_t n = strlen(prefix);
+    *rest = NULL;
+    if (strncmp(name, prefix, n) != 0) return 0;
+    const size_t digits = strspn(name + n, "0123456789");
+    if (digits == 0 || digits > MOST_DIGITS || name[n + digits] != '.') return 0;
+    *rest = name + n + digits + 1;
+    return (uint32_t)strtoul(name + n, NULL, 10);
 }
 
 // A walk over the tensors of one layer; rc is what the visitor said, and ends it when it is not 0.

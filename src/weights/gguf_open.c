@@ -153,13 +153,16 @@ static int read_split(const struct gguf *g, struct split *s, struct err *e) {
 
 // "name-00002-of-00003.gguf": the numbers, and how long the name before them is; false: not named so.
 static bool read_file_name(const char *path, uint32_t *number, uint32_t *count, int *prefix_len) {
-    enum { TAIL = sizeof "-00001-of-00001.gguf" - 1 };
+    enum { TAIL = sizeof "-00001-of-00001.gguf" - 1, NUMBER = 1, COUNT = sizeof "-00001-of-" - 1 };
     const size_t len = strlen(path);
     char tail[TAIL + 1];
-    if (len <= TAIL || sscanf(path + len - TAIL, "-%5u-of-%5u.gguf", number, count) != 2) return false;
-    snprintf(tail, sizeof tail, "-%05u-of-%05u.gguf", *number, *count);
+    if (len <= TAIL) return false;
+    const char *have = path + len - TAIL;
+    *number = (uint32_t)strtoul(have + NUMBER, NULL, 10);
+    *count = (uint32_t)strtoul(have + COUNT, NULL, 10);
     *prefix_len = (int)(len - TAIL);
-    return strcmp(path + len - TAIL, tail) == 0;
+    // Whether there were numbers at all is seen when they are written again.
+    return snprintf(tail, sizeof tail, "-%05u-of-%05u.gguf", *number, *count) == TAIL && strcmp(have, tail) == 0;
 }
 
 bool tensors_file_name(const char *path, uint32_t i, char out[LIMIT_PATH]) {

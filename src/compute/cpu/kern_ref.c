@@ -109,6 +109,7 @@ static void attention_ref(const struct kv_view *kv, struct att_query *q, uint32_
     }
     for (uint32_t b = first / REF_KEY_BLOCK; b <= last / REF_KEY_BLOCK; b++) {
         const uint8_t *rec = kv_record(kv, b), *vs = rec + kv_half_bytes(kv->type, hd);
+        const struct ref_keys_i8 keys = {u.i8.k, u.i8.v, kv_scales(rec, hd), kv_scales(vs, hd)};
         uint32_t j0 = b * REF_KEY_BLOCK;
         if (kv->type == KV_I8)
             unpack_i8(rec, hd, u.i8.k, u.i8.v);
@@ -117,8 +118,8 @@ static void attention_ref(const struct kv_view *kv, struct att_query *q, uint32_
         for (uint32_t i = 0; i < n; i++) {
             if (j0 > q[i].pos || j0 + REF_KEY_BLOCK <= q[i].lo) continue;
             if (kv->type == KV_I8)
-                ref_attention_block_i8(&a[i], q[i].q8, q[i].qs, u.i8.k, kv_scales(rec, hd), u.i8.v, kv_scales(vs, hd),
-                                       hd, q[i].cap, j0, q[i].lo, q[i].pos, &q[i].fault);
+                ref_attention_block_i8(&a[i], q[i].q8, q[i].qs, &keys, hd, q[i].cap, j0, q[i].lo, q[i].pos,
+                                       &q[i].fault);
             else
                 ref_attention_block_float(&a[i], q[i].q, q[i].qs, u.f.k, u.f.v, hd, q[i].cap, j0, q[i].lo, q[i].pos,
                                           &q[i].fault);

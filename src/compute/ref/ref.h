@@ -73,11 +73,15 @@ struct ref_attention {
 void ref_att_clear(struct ref_att_state *s);
 void ref_att_merge(struct ref_att_state *s, float mb, float lb, float w, const float *o, uint32_t hd);
 void ref_attention_begin(struct ref_attention *a);
+// Keys and values with their scales, the first row that of j0.
+struct ref_keys_i8 {
+    const int8_t *k, *v;
+    const float *dk, *dv;
+};
 // One block of keys j0 .. j0+63 (j0 a multiple of 64) of which lo .. pos are valid; blocks come in ascending order.
 // k, v: [64][hd]; only valid rows are looked at. cap: of scores in log2 units (12.4), 0: none.
-void ref_attention_block_i8(struct ref_attention *a, const int8_t *q, float qs, const int8_t *k, const float *dk,
-                            const int8_t *v, const float *dv, uint32_t hd, float cap, uint32_t j0, uint32_t lo,
-                            uint32_t pos, bool *fault);
+void ref_attention_block_i8(struct ref_attention *a, const int8_t *q, float qs, const struct ref_keys_i8 *keys,
+                            uint32_t hd, float cap, uint32_t j0, uint32_t lo, uint32_t pos, bool *fault);
 // 6.8, with K and V taken exactly to f32.
 void ref_attention_block_float(struct ref_attention *a, const float *q, float scale, const float *k, const float *v,
                                uint32_t hd, float cap, uint32_t j0, uint32_t lo, uint32_t pos, bool *fault);

@@ -50,30 +50,29 @@ static void end_block(struct ref_attention *a, uint32_t hd, uint32_t j0, uint32_
     ref_att_clear(&a->segment);
 }
 
-void ref_attention_block_i8(struct ref_attention *a, const int8_t *q, float qs, const int8_t *k, const float *dk,
-                            const int8_t *v, const float *dv, uint32_t hd, float cap, uint32_t j0, uint32_t lo,
-                            uint32_t pos, bool *fault) {
+void ref_attention_block_i8(struct ref_attention *a, const int8_t *q, float qs, const struct ref_keys_i8 *keys,
+                            uint32_t hd, float cap, uint32_t j0, uint32_t lo, uint32_t pos, bool *fault) {
     float t[REF_KEY_BLOCK] = {0}, e[REF_KEY_BLOCK], o[LIMIT_HEAD_DIM], mb, lb, max = 0.0f;
     bool valid[REF_KEY_BLOCK];
     for (uint32_t j = 0; j < REF_KEY_BLOCK; j++) {
         valid[j] = j0 + j >= lo && j0 + j <= pos;
         if (!valid[j]) continue;
         int32_t sum = 0;
-        for (uint32_t d = 0; d < hd; d++) sum += q[d] * k[j * hd + d];
-        t[j] = (float)sum * (qs * dk[j]);
+        for (uint32_t d = 0; d < hd; d++) sum += q[d] * keys->k[j * hd + d];
+        t[j] = (float)sum * (qs * keys->dk[j]);
     }
     if (cap > 0.0f) cap_scores(t, valid, cap, fault);
     softmax_block(t, valid, e, &mb, &lb, fault);
     for (uint32_t j = 0; j < REF_KEY_BLOCK; j++) {
         if (!valid[j]) continue;
-        e[j] = e[j] * dv[j];
+        e[j] = e[j] * keys->dv[j];
         if (e[j] > max) max = e[j];
     }
     float r = max < REF_TINY ? 0.0f : 255.0f / max;
     int32_t sum[LIMIT_HEAD_DIM] = {0};
     for (uint32_t j = 0; j < REF_KEY_BLOCK; j++) {
         int32_t p = valid[j] ? (int32_t)rintf(e[j] * r) : 0;
-        for (uint32_t d = 0; p != 0 && d < hd; d++) sum[d] += p * v[j * hd + d];
+        for (uint32_t d = 0; p != 0 && d < hd; d++) sum[d] += p * keys->v[j * hd + d];
     }
     for (uint32_t d = 0; d < hd; d++) o[d] = (float)sum[d];
     ref_att_merge(&a->segment, mb, lb, max * REF_INV255, o, hd);

@@ -36,7 +36,7 @@ static uint32_t best_left(const float *score, uint32_t n, const bool *taken) {
 // Marks as taken the experts of all groups but the best.
 static void close_groups(const struct ref_sigmoid_router *s, const float *score, bool *taken) {
     uint32_t size = s->n / s->n_groups;
-    float of_group[LIMIT_EXPERTS];
+    float of_group[LIMIT_EXPERTS] = {0};
     bool stays[LIMIT_EXPERTS] = {false};
     for (uint32_t g = 0; g < s->n_groups; g++) {
         const float *c = score + g * size;
@@ -52,7 +52,7 @@ static void close_groups(const struct ref_sigmoid_router *s, const float *score,
 
 void ref_router_sigmoid(const struct ref_sigmoid_router *s, const float *logits, uint32_t *index, float *weight,
                         bool *fault) {
-    float sigmoid[LIMIT_EXPERTS], score[LIMIT_EXPERTS], sum = 0.0f;
+    float sigmoid[LIMIT_EXPERTS] = {0}, score[LIMIT_EXPERTS] = {0}, sum = 0.0f;
     bool taken[LIMIT_EXPERTS] = {false};
     ASSERT(s->n <= LIMIT_EXPERTS && s->n_groups >= 1 && s->n % s->n_groups == 0, "%u experts in %u groups", s->n,
            s->n_groups);

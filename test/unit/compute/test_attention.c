@@ -62,7 +62,7 @@ static float *want_output(const struct model *m) {
             for (uint32_t j0 = lo / 64 * 64; j0 <= p; j0 += 64) {
                 size_t at = (size_t)j0 * hd;
                 if (m->type == KV_I8)
-                    ref_attention_block_i8(a, q8, qs, k8 + at, dk + j0, v8 + at, dv + j0, hd,
+                    ref_attention_block_i8(a, q8, qs, &(struct ref_keys_i8){k8 + at, v8 + at, dk + j0, dv + j0}, hd,
                                            ref_attention_cap(m->s.softcap), j0, lo, p, &fault);
                 else
                     ref_attention_block_float(a, q, m->s.scale, kf + at, vf + at, hd, ref_attention_cap(m->s.softcap),

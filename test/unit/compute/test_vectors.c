@@ -173,7 +173,8 @@ static void attend(const struct file *f, uint32_t hd, uint32_t window, const cha
         float qs = dq[i] * (REF_LOG2E / sqrtf((float)hd));
         ref_attention_begin(&a);
         for (uint32_t j0 = lo / 64 * 64; j0 <= pos[i]; j0 += 64)
-            ref_attention_block_i8(&a, q + i * hd, qs, k + j0 * hd, dk + j0, v + j0 * hd, dv + j0, hd, 0.0f, j0, lo,
+            ref_attention_block_i8(&a, q + i * hd, qs,
+                                   &(struct ref_keys_i8){k + j0 * hd, v + j0 * hd, dk + j0, dv + j0}, hd, 0.0f, j0, lo,
                                    pos[i], &fault);
         ref_attention_end(&a, hd, out + i * hd);
     }

@@ -363,10 +363,37 @@ static void round_trip(void **state) {
     buf_fini(&b);
 }
 
+// Token ids: there, not there, and the two ways in which writers say that there is none.
+static void ids(void **state) {
+    (void)state;
+    struct bytes b;
+    struct gguf *g;
+    struct err e = {0};
+    int32_t id = 5;
+    start(&b, 3, 0, 4);
+    add_key_u32(&b, "id", 7);
+    add_key_u32(&b, "none", UINT32_MAX);
+    add_key_u32(&b, "large", 1u << 31);
+    add_text(&b, "minus");
+    add_u32(&b, GGUF_I32);
+    add_u32(&b, UINT32_MAX);
+    assert_int_equal(gguf_new(b.data, b.n, &g, &e), 0);
+    assert_true(gguf_get_id(g, "id", &id, &e) == 0 && id == 7);
+    assert_true(gguf_get_id(g, "none", &id, &e) == 0 && id == -1);
+    id = 5;
+    assert_true(gguf_get_id(g, "minus", &id, &e) == 0 && id == -1);
+    id = 5;
+    assert_true(gguf_get_id(g, "missing", &id, &e) == 0 && id == -1);
+    assert_int_equal(gguf_get_id(g, "large", &id, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "large"));
+    gguf_free(g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(by_hand),         cmocka_unit_test(refuses_versions),
                                        cmocka_unit_test(refuses_counts),  cmocka_unit_test(refuses_values),
                                        cmocka_unit_test(refuses_tensors), cmocka_unit_test(truncated),
-                                       cmocka_unit_test(kinds),           cmocka_unit_test(round_trip)};
+                                       cmocka_unit_test(kinds),           cmocka_unit_test(ids),
+                                       cmocka_unit_test(round_trip)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -173,6 +173,18 @@ static void tokens(void **state) {
     end(&f);
     begin(&f, "qwen2");
     usual(&f);
+    assert_int_equal(gguf_put_value(f.w, &(struct gguf_value){.key = {"tokenizer.ggml.bos_token_id", 27},
+                                                              .type = GGUF_I32,
+                                                              .item_type = GGUF_I32,
+                                                              .n_items = 1,
+                                                              .data = (const uint8_t *)&(int32_t){-1},
+                                                              .data_bytes = 4}),
+                     0);
+    good(&f);
+    assert_int_equal(f.h.bos_id, -1);
+    end(&f);
+    begin(&f, "qwen2");
+    usual(&f);
     u32(&f, "tokenizer.ggml.eos_token_id", 10);
     refused(&f, ERR_FORMAT, "tokenizer.ggml.eos_token_id", "0 to 9");
 }
@@ -219,7 +231,7 @@ static void windows(void **state) {
     usual(&f);
     u32(&f, "attention.sliding_window", 64);
     assert_int_equal(gguf_put_array(f.w, "olmo2.attention.sliding_window_pattern", GGUF_BOOL, list, 3), 0);
-    refused(&f, ERR_FORMAT, "sliding_window_pattern", "item 3");
+    refused(&f, ERR_FORMAT, "sliding_window_pattern: 3 items", "each of the 4 layers");
 }
 
 static void ropes(void **state) {
@@ -261,6 +273,24 @@ static void ropes(void **state) {
     good(&f);
     assert_true(fabs((double)f.h.rope[0].factor - (0.1 * log(16) + 1)) < 1e-6);
     end(&f);
+    begin(&f, "qwen3"); // a second factor, on top of the first
+    usual(&f);
+    text(&f, "rope.scaling.type", "yarn");
+    f32(&f, "rope.scaling.factor", 16);
+    u32(&f, "rope.scaling.original_context_length", 256);
+    f32(&f, "rope.scaling.attn_factor", 0.5f);
+    good(&f);
+    assert_true(fabs((double)f.h.rope[0].factor - 0.5 * (0.1 * log(16) + 1)) < 1e-6);
+    end(&f);
+    begin(&f, "qwen3");
+    usual(&f);
+    text(&f, "rope.scaling.type", "yarn");
+    text(&f, "rope.scaling.attn_factor", "1");
+    refused(&f, ERR_FORMAT, "qwen3.rope.scaling.attn_factor", "a finite number");
+    begin(&f, "qwen3");
+    usual(&f);
+    f32(&f, "rope.scaling.attn_factor", 0.5f);
+    refused(&f, ERR_UNSUPPORTED, "qwen3.rope.scaling.attn_factor", "0.5");
     begin(&f, "phi3");
     usual(&f);
     u32(&f, "rope.scaling.original_context_length", 1024);
@@ -280,6 +310,90 @@ static void ropes(void **state) {
     usual(&f);
     text(&f, "rope.scaling.type", "spiral");
     refused(&f, ERR_UNSUPPORTED, "llama.rope.scaling.type", "spiral");
+}
+
+// Any even part of a head turns, also where the share has no short decimal.
+static void parts_of_heads(void **state) {
+    (void)state;
+    static const uint32_t heads[] = {96, 112, 192};
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        for (uint32_t dim = 2; dim <= heads[i]; dim += 2) {
+            struct file f;
+            begin(&f, "qwen3");
+            usual(&f);
+            u32(&f, "attention.key_length", heads[i]);
+            u32(&f, "rope.dimension_count", dim);
+            good(&f);
+            assert_int_equal(f.h.rope[0].n_freq, dim / 2);
+            end(&f);
+        }
+}
+
+// A whole model but for the tensor `without` ("*.bias": of all layers), with `more` beside it.
+static void whole(struct file *f, const char *without, const char *more) {
+    static const struct {
+        const char *name;
+        uint64_t k, rows;
+    } list[] = {{"attn_norm.weight", 64, 0},  {"attn_q.weight", 64, 64},      {"attn_k.weight", 64, 32},
+                {"attn_v.weight", 64, 32},    {"attn_output.weight", 64, 64}, {"ffn_norm.weight", 64, 0},
+                {"ffn_gate.weight", 64, 128}, {"ffn_up.weight", 64, 128},     {"ffn_down.weight", 128, 64},
+                {"attn_q.bias", 64, 0},       {"attn_k.bias", 32, 0},         {"attn_v.bias", 32, 0},
+                {"attn_output.bias", 64, 0}};
+    begin(f, "llama");
+    usual(f);
+    tensor(f, "output_norm.weight", F32, 64, 0);
+    for (uint32_t layer = 0; layer < 4; layer++)
+        for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%u.%s", layer, list[i].name);
+            const char *rest = strchr(name + 4, '.');
+            bool left_out = without && (strcmp(without, name) == 0 || (without[0] == '*' && strstr(rest, without + 1)));
+            if (!left_out) tensor(f, name, F32, list[i].k, list[i].rows);
+        }
+    if (more) tensor(f, more, F32, 64, 0);
+}
+
+static void fit(const char *without, const char *more, int code, const char *word) {
+    struct file f;
+    struct err e = {0};
+    whole(&f, without, more);
+    good(&f);
+    int rc = model_fit_tensors(&f.h, f.t, &e);
+    if (rc != code || (rc && !strstr(e.text, word)))
+        fail_msg("without %s, with %s: %d %s", without ? without : "-", more ? more : "-", rc, rc ? e.text : "");
+    end(&f);
+}
+
+// A tensor that nothing takes would change the result without a word.
+static void all_tensors_count(void **state) {
+    (void)state;
+    static const char *const foreign[] = {"blk.2.attn_q.biax",   "blk.0.attn_q_norm.weight", "blk.3.attn_qkv.bias",
+                                          "rope_freks.weight",   "outputs.weight",           "output_norm.bias",
+                                          "blk.1.ffn_norm.bias", "rope_factors_long.weight", "blk.7.attn_q.weights"};
+    fit(NULL, NULL, 0, "");
+    fit("*.bias", NULL, 0, "");
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        struct file f;
+        struct err e = {0};
+        whole(&f, NULL, NULL);
+        // Longrope needs both, so that one alone is refused before.
+        const bool longrope = strncmp(foreign[i], "rope_factors", 12) == 0;
+        if (longrope) text(&f, "rope.scaling.type", "linear");
+        tensor(&f, foreign[i], F32, 64, 0);
+        good(&f);
+        assert_int_equal(model_fit_tensors(&f.h, f.t, &e), ERR_UNSUPPORTED);
+        if (!strstr(e.text, foreign[i])) fail_msg("%s: %s", foreign[i], e.text);
+        end(&f);
+    }
+    fit(NULL, "v.blk.0.attn_q.weight", 0, "");
+    fit(NULL, "blk.0.attn_rot_embd", 0, "");
+    // A layer that lacks what others have; one kind of bias alone.
+    fit("blk.0.attn_q.bias", NULL, ERR_NOT_FOUND, "tensor blk.0.attn_q.bias ");
+    fit("blk.2.attn_v.bias", NULL, ERR_NOT_FOUND, "tensor blk.2.attn_v.bias ");
+    fit("blk.3.ffn_down.weight", NULL, ERR_NOT_FOUND, "tensor blk.3.ffn_down.weight ");
+    fit("*attn_q.bias", NULL, ERR_NOT_FOUND, "tensor blk.0.attn_q.bias ");
+    fit("*.bias", "blk.1.attn_output.bias", ERR_NOT_FOUND, "tensor blk.0.attn_q.bias ");
+    fit("*.bias", "blk.1.ffn_up.bias", ERR_NOT_FOUND, "tensor blk.0.ffn_gate.bias ");
 }
 
 static void experts(void **state) {
@@ -375,15 +489,44 @@ static void refuses(void **state) {
     begin(&f, "llama");
     u32s(&f, "attention.head_count", (uint32_t[]){4, 4}, 2);
     refused(&f, ERR_FORMAT, "llama.attention.head_count", "2 numbers");
+    // By the name of the key, not by that of the field which it becomes.
+    begin(&f, "llama");
+    u32(&f, "attention.head_count", 4);
+    tensor(&f, "token_embd.weight", F32, 64, 10);
+    refused(&f, ERR_FORMAT, "llama.feed_forward_length", "missing");
+    begin(&f, "llama");
+    u32(&f, "attention.head_count", 4);
+    u32(&f, "attention.head_count_kv", 3);
+    u32(&f, "feed_forward_length", 128);
+    tensor(&f, "token_embd.weight", F32, 64, 10);
+    refused(&f, ERR_FORMAT, "llama.attention.head_count", "head_count_kv, 3");
+    begin(&f, "llama");
+    usual(&f);
+    u32(&f, "attention.key_length", 15);
+    u32(&f, "attention.value_length", 15);
+    refused(&f, ERR_UNSUPPORTED, "llama.attention.key_length", "15");
+    begin(&f, "llama");
+    usual(&f);
+    f32(&f, "general.sampling.top_p", 1.5f);
+    refused(&f, ERR_FORMAT, "general.sampling.top_p", "1.5");
+    begin(&f, "llama");
+    usual(&f);
+    f32(&f, "rope.freq_base_swa", 0.5f);
+    refused(&f, ERR_FORMAT, "llama.rope.freq_base_swa", "0.5");
     begin(&f, "mistral3");
     usual(&f);
     tensor(&f, "blk.0.attn_q.bias", F32, 64, 0);
     refused(&f, ERR_UNSUPPORTED, "blk.0.attn_q.bias", "");
+    begin(&f, "mistral3");
+    usual(&f);
+    tensor(&f, "blk.2.attn_v.bias", F32, 32, 0);
+    refused(&f, ERR_UNSUPPORTED, "blk.2.attn_v.bias", "");
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plain),  cmocka_unit_test(tokens),  cmocka_unit_test(windows),
-                                       cmocka_unit_test(ropes),  cmocka_unit_test(experts), cmocka_unit_test(types),
-                                       cmocka_unit_test(refuses)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plain),   cmocka_unit_test(tokens),         cmocka_unit_test(windows),
+        cmocka_unit_test(ropes),   cmocka_unit_test(experts),        cmocka_unit_test(types),
+        cmocka_unit_test(refuses), cmocka_unit_test(parts_of_heads), cmocka_unit_test(all_tensors_count)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

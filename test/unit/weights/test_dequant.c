@@ -111,7 +111,7 @@ static void blocks(void **state) {
         const struct dtype_info *info = dtype_info(t);
         assert_true(dequant_knows(t));
         for (int round = 0; round < ROUNDS; round++) {
-            uint8_t row[2 * 256 + 1]; // at an odd address, as files have them
+            uint8_t row[2 * 256 + 1] = {0}; // at an odd address, as files have them
             float got[2 * SUPER], kernel[2 * SUPER];
             uint32_t n = 2 * info->block_values;
             for (uint32_t b = 0; b < 2; b++) random_block(&r, t, row + 1 + b * info->block_bytes);
