@@ -130,7 +130,6 @@ static enum dtype type_of(const struct gguf_file_tensor *t, const struct recipe 
 
 struct folder {
     struct convert *c;
-    const struct hparams *h;
     struct err *e;
 };
 
@@ -151,11 +150,11 @@ static bool fused_name(const char *arch, const char *name, char *out) {
 
 // The names of gate and up, which the table of names has only fused.
 static bool phi3_name(const char *hf, char *out) {
-    uint32_t layer;
-    int at = 0;
-    if (sscanf(hf, "model.layers.%u.mlp.%n", &layer, &at) != 1 || !at) return false;
-    if (strcmp(hf + at, "gate_proj.weight") != 0 && strcmp(hf + at, "up_proj.weight") != 0) return false;
-    snprintf(out, LIMIT_TENSOR_NAME, "blk.%u.ffn_up.weight", layer);
+    static const char before[] = "model.layers.";
+    if (strncmp(hf, before, sizeof before - 1) != 0) return false;
+    const char *number = hf + sizeof before - 1, *part = number + strspn(number, "0123456789");
+    if (strcmp(part, ".mlp.gate_proj.weight") != 0 && strcmp(part, ".mlp.up_proj.weight") != 0) return false;
+    snprintf(out, LIMIT_TENSOR_NAME, "blk.%.*s.ffn_up.weight", (int)(part - number), number);
     return true;
 }
 
@@ -166,6 +165,18 @@ static bool gguf_name(const char *arch, const char *hf, char *out, uint32_t *exp
     if (!gguf_names_from_hf(arch, hf, own, expert)) return false;
     if (!fused_name(arch, own, out)) snprintf(out, LIMIT_TENSOR_NAME, "%s", own);
     return true;
+}
+
+// Whether rows of such a tensor can be read. Values of a vector may be put in another order, which blocks do not allow.
+static int check_type(const struct tensor *t, struct err *e) {
+    const struct dtype_info *info = dtype_info(t->type);
+    const uint64_t k = t->dim[t->n_dims - 1];
+    if (!dequant_knows(t->type) || (t->n_dims == 1 && !info->is_float))
+        return err_set(e, ERR_UNSUPPORTED, "tensor %s: %s is not converted", t->name, info->name);
+    if (t->type != DT_L8 && k % info->block_values)
+        return err_set(e, ERR_UNSUPPORTED, "tensor %s: rows of %llu values are no whole blocks of %s", t->name,
+                       (unsigned long long)k, info->name);
+    return ERR_OK;
 }
 
 static int add_need(void *arg, const struct tensor_need *n) {
@@ -181,11 +192,13 @@ static int add_need(void *arg, const struct tensor_need *n) {
     if (!gguf_name(f->c->arch, n->name, name, &expert))
         return err_set(f->e, ERR_UNSUPPORTED, "tensor %s: GGUF has no such tensor of architecture %s", n->name,
                        f->c->arch);
+    int rc = check_type(t, f->e);
+    if (rc) return rc;
     struct part part = {.source = t};
     snprintf(scale, sizeof scale, "%.240s_scale_inv", n->name);
     if (t->type == DT_F8_E4M3 && !(part.scales = tensors_find(f->c->tensors, scale)))
         return err_set(f->e, ERR_NOT_FOUND, "tensor %s is not in the model files", scale);
-    int rc = output_of(f->c, name, &at, f->e);
+    rc = output_of(f->c, name, &at, f->e);
     return rc ? rc : add_part(f->c, at, part, t->dim, t->n_dims, expert != UINT32_MAX, f->e);
 }
 
@@ -219,7 +232,7 @@ int convert_from_folder(const struct hparams *h, const char *config, size_t conf
     c->h = h;
     c->arch = gguf_export_arch(h);
     int rc = c->arch ? ERR_OK : err_set(e, ERR_UNSUPPORTED, "GGUF has no architecture for this model");
-    struct folder f = {c, h, e ? e : &own};
+    struct folder f = {c, e ? e : &own};
     if (!rc) rc = model_needs(h, 0, h->n_layers, add_need, &f);
     if (!rc) rc = add_factors(c, config, config_bytes, e);
     if (rc) {

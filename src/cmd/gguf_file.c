@@ -1,17 +1,19 @@
 #include "cmd/gguf_file.h"
 
 #include "cmd/flags.h"
+#include "cmd/out_file.h"
+#include "model/gguf_export.h"
 #include "os/clock.h"
 #include "os/cpu.h"
-#include "os/file.h"
 #include "os/thread.h"
+#include "weights/tensors.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { CHUNK_VALUES = 1 << 18, MAX_THREADS = 256, SHOW_EVERY_MS = 200 };
@@ -158,6 +160,29 @@ static int add_tensors(struct gguf_file *f, struct err *e) {
     return ERR_OK;
 }
 
+// The file as it will be read, but for the weights, which come later: a setting that would be lost is told now.
+static int check_settings(struct job *j, uint64_t bytes, struct err *e) {
+    uint64_t cap = 0;
+    uint8_t *buffer = NULL;
+    struct tensors *t;
+    int rc = ERR_OK;
+    for (uint32_t i = 0; i < j->f->n_tensors && !rc; i++)
+        if (strncmp(j->f->tensors[i].name, "rope_", 5) == 0)
+            rc = make_rows(j, i, 0, n_rows(&j->f->tensors[i]), &buffer, &cap, e);
+    free(buffer);
+    atomic_store(&j->done_bytes, 0); // they are made once more with the others
+    if (rc) return rc;
+    void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, j->fd, 0);
+    if (map == MAP_FAILED) return err_set(e, ERR_IO, "%s: mmap: %s", j->f->path, strerror(errno));
+    rc = tensors_open_memory(map, bytes, &t, e);
+    if (!rc) {
+        rc = gguf_export_check(j->f->settings, t, e);
+        tensors_free(t);
+    }
+    munmap(map, bytes);
+    return rc;
+}
+
 static int write_all(struct job *j, struct err *e) {
     struct buf header;
     buf_init(&header, LIMIT_GGUF_HEADER);
@@ -171,72 +196,22 @@ static int write_all(struct job *j, struct err *e) {
     if (!rc && ftruncate(j->fd, (off_t)bytes)) rc = err_set(e, ERR_IO, "%s: %s", j->f->path, strerror(errno));
     if (!rc) rc = put(j->fd, header.data, header.len_bytes, 0, j->f->path, e);
     buf_fini(&header);
+    if (!rc && j->f->settings) rc = check_settings(j, bytes, e);
     if (!rc) rc = run_threads(j, e);
     if (!rc && fsync(j->fd)) rc = err_set(e, ERR_IO, "%s: fsync: %s", j->f->path, strerror(errno));
     return rc;
 }
 
-// ---- The file without a name
-
-// Where the system can, it has none until it is whole, so that not even a killed process leaves it; else a temporary
-// one.
-static int open_new(const char *path, char *temp, size_t temp_bytes, int *fd, struct err *e) {
-    char folder[LIMIT_PATH];
-    const char *slash = strrchr(path, '/');
-    if (snprintf(temp, temp_bytes, "%s.XXXXXX", path) >= (int)temp_bytes)
-        return err_set(e, ERR_LIMIT, "%s: the path is too long", path);
-    snprintf(folder, sizeof folder, "%.*s", slash ? slash == path ? 1 : (int)(slash - path) : 1, slash ? path : ".");
-    *fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0644);
-    if (*fd >= 0) {
-        temp[0] = 0;
-        return ERR_OK;
-    }
-    *fd = mkostemp(temp, O_CLOEXEC);
-    if (*fd < 0) return err_set(e, ERR_IO, "%s: %s", path, strerror(errno));
-    (void)!fchmod(*fd, 0644); // else it stays its owner's
-    return ERR_OK;
-}
-
-static int sync_folder(const char *path, struct err *e) {
-    char folder[LIMIT_PATH];
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? slash == path ? 1 : (int)(slash - path) : 1, slash ? path : ".");
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return err_set(e, ERR_IO, "%s: %s", folder, strerror(errno));
-    int rc = fsync(fd) && errno != EINVAL ? err_set(e, ERR_IO, "%s: fsync: %s", folder, strerror(errno)) : ERR_OK;
-    close(fd);
-    return rc;
-}
-
-static int give_name(int fd, char *temp, size_t temp_bytes, const char *path, struct err *e) {
-    if (!temp[0]) {
-        char self[64];
-        snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
-        snprintf(temp, temp_bytes, "%s.%d", path, (int)getpid());
-        unlink(temp);
-        if (linkat(AT_FDCWD, self, AT_FDCWD, temp, AT_SYMLINK_FOLLOW)) {
-            temp[0] = 0;
-            return err_set(e, ERR_IO, "%s: link: %s", path, strerror(errno));
-        }
-    }
-    if (rename(temp, path)) return err_set(e, ERR_IO, "%s: rename: %s", path, strerror(errno));
-    temp[0] = 0;
-    return sync_folder(path, e);
-}
-
 int gguf_file_write(struct gguf_file *f, struct err *e) {
-    char temp[LIMIT_PATH];
-    if (file_is_dir(f->path)) return err_set(e, ERR_USAGE, "%s: is a folder; a file is written", f->path);
-    if (!f->force && file_exists(f->path))
-        return err_set(e, ERR_USAGE, "%s: is there already; --force replaces it", f->path);
-    int rc = add_tensors(f, e);
+    struct out_file out;
+    int rc = out_file_check(f->path, f->force, e);
+    if (!rc) rc = add_tensors(f, e);
     if (rc) return rc;
-    struct job j = {.f = f, .lock = PTHREAD_MUTEX_INITIALIZER, .total_bytes = gguf_file_data_bytes(f)};
-    rc = open_new(f->path, temp, sizeof temp, &j.fd, e);
+    rc = out_file_open(&out, f->path, f->force, e);
     if (rc) return rc;
+    struct job j = {.f = f, .fd = out.fd, .lock = PTHREAD_MUTEX_INITIALIZER, .total_bytes = gguf_file_data_bytes(f)};
     rc = write_all(&j, e);
-    if (!rc) rc = give_name(j.fd, temp, sizeof temp, f->path, e);
-    if (temp[0]) unlink(temp);
-    close(j.fd);
+    if (!rc) rc = out_file_place(&out, e);
+    out_file_close(&out);
     return rc;
 }

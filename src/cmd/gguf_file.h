@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/limits.h"
 #include "gguf/gguf.h"
+#include "model/model.h"
 #include "tensor/dtype.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,10 +20,11 @@ struct gguf_file_tensor {
 
 struct gguf_file {
     const char *path;
-    bool force;                 // an existing file is replaced
-    uint32_t threads;           // 0: one per processor
-    bool progress;              // on stderr
-    struct gguf_writer *writer; // holds the metadata; the tensors are added to it
+    bool force;                     // an existing file is replaced
+    uint32_t threads;               // 0: one per processor
+    bool progress;                  // on stderr
+    struct gguf_writer *writer;     // holds the metadata; the tensors are added to it
+    const struct hparams *settings; // to what the metadata must come (gguf_export_check); NULL: not checked
     struct gguf_file_tensor *tensors;
     uint32_t n_tensors;
     // Makes rows [row, row + n) of a tensor in dst, in its type. Called by several threads at once.

@@ -1,6 +1,6 @@
 #include "cmd/gguf_recipe.h"
 
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct recipe recipes[] = {
@@ -40,10 +40,11 @@ static enum dtype more_for_attention(const struct recipe *r, const struct recipe
 }
 
 static enum dtype more_bits(const struct recipe *r, const struct recipe_model *m, const char *name) {
-    uint32_t layer;
-    int at = 0;
-    if (!r->is_mixed || sscanf(name, "blk.%u.%n", &layer, &at) != 1 || !at) return r->type;
-    const char *part = name + at;
+    if (!r->is_mixed || strncmp(name, "blk.", 4) != 0 || name[4] < '0' || name[4] > '9') return r->type;
+    char *part;
+    const unsigned long number = strtoul(name + 4, &part, 10);
+    if (*part++ != '.' || number > UINT32_MAX) return r->type;
+    const uint32_t layer = (uint32_t)number;
     if (strncmp(part, "attn_", 5) == 0) return more_for_attention(r, m, part, layer);
     if (strncmp(part, "ffn_down", 8) != 0) return r->type;
     if (strstr(r->name, "_m")) return gets_more(layer, m->n_layers) ? DT_Q6_K : r->type;

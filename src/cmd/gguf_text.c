@@ -49,31 +49,53 @@ static bool each_step(const json_t *o, const char *list_key, bool (*fn)(void *ar
 struct steps {
     struct buf pattern[PATTERNS]; // with escapes taken out, so that spellings of one pattern are equal
     size_t n;
-    bool byte_level, nfc, prefix, odd; // odd: something that GGUF has no name for
+    bool byte_level, nfc, prefix;
+    bool marks;    // spaces become the mark
+    bool at_space; // pieces end at spaces: of no effect once these are marks
+    char odd[96];  // the first thing that GGUF has no word for; "": there is none
 };
+
+static void set_odd(struct steps *s, const char *field, const char *what) {
+    if (!s->odd[0]) snprintf(s->odd, sizeof s->odd, "%s: %.64s", field, what);
+}
+
+static bool is_text(const json_t *v, const char *text) {
+    return json_is_string(v) && !strcmp(json_string_value(v), text);
+}
+
+static int add_char(struct buf *out, unsigned code) {
+    const uint8_t last = (uint8_t)(0x80 | (code & 63)), second = (uint8_t)(0x80 | (code >> 6 & 63)),
+                  third = (uint8_t)(0x80 | (code >> 12 & 63));
+    const uint8_t four[4] = {(uint8_t)(0xf0 | code >> 18), third, second, last},
+                  three[3] = {(uint8_t)(0xe0 | code >> 12), second, last}, two[2] = {(uint8_t)(0xc0 | code >> 6), last},
+                  one = (uint8_t)code;
+    if (code < 0x80) return buf_add(out, &one, 1);
+    if (code < 0x800) return buf_add(out, two, 2);
+    return code < 0x10000 ? buf_add(out, three, 3) : buf_add(out, four, 4);
+}
+
+// "\x{4e00}": its length, and the code; 0: s is none.
+static size_t read_hex(const char *s, unsigned *code) {
+    if (strncmp(s, "\\x{", 3) != 0) return 0;
+    const size_t digits = strspn(s + 3, "0123456789abcdefABCDEF");
+    if (digits == 0 || digits > 6 || s[3 + digits] != '}') return 0;
+    *code = (unsigned)strtoul(s + 3, NULL, 16);
+    return *code < 0x110000 ? digits + 4 : 0;
+}
 
 // "\r", "\n", "\t" and "\x{4e00}" as the characters that they mean.
 static int plain(const char *s, struct buf *out) {
     int rc = ERR_OK;
     while (*s && !rc) {
         unsigned code;
-        int n = 0;
+        const size_t hex = read_hex(s, &code);
         const char *at = s[0] == '\\' && s[1] ? strchr("r\rn\nt\t", s[1]) : NULL;
         if (at && strchr("rnt", s[1])) {
             rc = buf_add(out, at + 1, 1);
             s += 2;
-        } else if (s[0] == '\\' && sscanf(s, "\\x{%x}%n", &code, &n) == 1 && n && code < 0x110000) {
-            const uint8_t utf8[4] = {(uint8_t)(0xf0 | code >> 18), (uint8_t)(0x80 | (code >> 12 & 63)),
-                                     (uint8_t)(0x80 | (code >> 6 & 63)), (uint8_t)(0x80 | (code & 63))};
-            const uint8_t three[3] = {(uint8_t)(0xe0 | code >> 12), utf8[2], utf8[3]};
-            const uint8_t two[2] = {(uint8_t)(0xc0 | code >> 6), utf8[3]}, one = (uint8_t)code;
-            if (code < 0x80)
-                rc = buf_add(out, &one, 1);
-            else if (code < 0x800)
-                rc = buf_add(out, two, 2);
-            else
-                rc = code < 0x10000 ? buf_add(out, three, 3) : buf_add(out, utf8, 4);
-            s += n;
+        } else if (hex) {
+            rc = add_char(out, code);
+            s += hex;
         } else {
             const size_t len = s[0] == '\\' && s[1] ? 2 : 1;
             rc = buf_add(out, s, len);
@@ -83,14 +105,37 @@ static int plain(const char *s, struct buf *out) {
     return rc;
 }
 
-static void add_pattern(struct steps *s, const char *pattern) {
+static void add_pattern(struct steps *s, const char *type, const char *pattern) {
     if (!pattern || s->n == PATTERNS) {
-        s->odd = true;
+        set_odd(s, "pre_tokenizer", type);
         return;
     }
     struct buf *b = &s->pattern[s->n++];
     buf_init(b, 1 << 16);
-    s->odd |= plain(pattern, b) != ERR_OK;
+    if (plain(pattern, b)) set_odd(s, "pre_tokenizer", type);
+}
+
+static void split_step(struct steps *s, const json_t *step) {
+    const json_t *pattern = json_object_get(step, "pattern"), *behavior = json_object_get(step, "behavior");
+    if (is_text(json_object_get(pattern, "String"), " ")) {
+        s->at_space = true;
+        return;
+    }
+    const bool removed = flag_of(step, "invert", false) && is_text(behavior, "Removed");
+    if (!removed && !is_text(behavior, "Isolated")) set_odd(s, "pre_tokenizer", "Split: behavior");
+    add_pattern(s, "Split", json_string_value(json_object_get(pattern, "Regex")));
+}
+
+// Only one that puts nothing before the text: GGUF's prefix goes before every piece of text between special tokens, and
+// before one that begins with a space too.
+static void metaspace_step(struct steps *s, const json_t *step) {
+    const json_t *mark = json_object_get(step, "replacement");
+    const char *scheme = json_string_value(json_object_get(step, "prepend_scheme"));
+    const bool prepends = scheme ? strcmp(scheme, "never") != 0 : flag_of(step, "add_prefix_space", true);
+    s->marks = true;
+    if (mark && !is_text(mark, MARK)) set_odd(s, "pre_tokenizer", "Metaspace: replacement");
+    if (prepends) set_odd(s, "pre_tokenizer", "Metaspace: prepend_scheme that is not \"never\"");
+    if (flag_of(step, "split", true)) set_odd(s, "pre_tokenizer", "Metaspace: split");
 }
 
 static bool pre_step(void *arg, const json_t *step) {
@@ -99,29 +144,44 @@ static bool pre_step(void *arg, const json_t *step) {
     const char *type = type_of(step);
     if (strcmp(type, "ByteLevel") == 0) {
         s->byte_level = true;
-        s->odd |= flag_of(step, "add_prefix_space", true);
-        if (flag_of(step, "use_regex", true)) add_pattern(s, gpt2);
+        if (flag_of(step, "add_prefix_space", true)) set_odd(s, "pre_tokenizer", "ByteLevel: add_prefix_space");
+        if (flag_of(step, "use_regex", true)) add_pattern(s, type, gpt2);
     } else if (strcmp(type, "Digits") == 0 && flag_of(step, "individual_digits", false)) {
-        add_pattern(s, "\\p{N}");
+        add_pattern(s, type, "\\p{N}");
     } else if (strcmp(type, "Split") == 0) {
-        const char *behavior = json_string_value(json_object_get(step, "behavior"));
-        bool removed = flag_of(step, "invert", false) && behavior && strcmp(behavior, "Removed") == 0;
-        s->odd |= !removed && (!behavior || strcmp(behavior, "Isolated") != 0);
-        add_pattern(s, json_string_value(json_object_get(json_object_get(step, "pattern"), "Regex")));
+        split_step(s, step);
     } else if (strcmp(type, "Metaspace") == 0) {
-        const char *scheme = json_string_value(json_object_get(step, "prepend_scheme"));
-        s->prefix |= scheme ? strcmp(scheme, "never") != 0 : flag_of(step, "add_prefix_space", true);
+        metaspace_step(s, step);
     } else {
-        s->odd = true;
+        set_odd(s, "pre_tokenizer", type);
     }
     return true;
 }
 
+// After the steps of the pre-tokenizer, which say of what kind the tokenizer is.
 static bool norm_step(void *arg, const json_t *step) {
     struct steps *s = arg;
-    s->nfc |= strcmp(type_of(step), "NFC") == 0;
-    s->prefix |= strcmp(type_of(step), "Prepend") == 0;
+    const char *type = type_of(step);
+    const json_t *from = json_object_get(json_object_get(step, "pattern"), "String");
+    if (s->byte_level && strcmp(type, "NFC") == 0)
+        s->nfc = true;
+    else if (!s->byte_level && strcmp(type, "Prepend") == 0 && is_text(json_object_get(step, "prepend"), MARK))
+        s->prefix = true;
+    else if (!s->byte_level && strcmp(type, "Replace") == 0 && is_text(from, " ") &&
+             is_text(json_object_get(step, "content"), MARK))
+        s->marks = true;
+    else
+        set_odd(s, "normalizer", type);
     return true;
+}
+
+static void read_steps(const struct text *t, struct steps *s) {
+    each_step(json_object_get(t->tokenizer, "pre_tokenizer"), "pretokenizers", pre_step, s);
+    each_step(json_object_get(t->tokenizer, "normalizer"), "normalizers", norm_step, s);
+    if (s->byte_level && (s->marks || s->at_space))
+        set_odd(s, "pre_tokenizer", "ByteLevel with spaces cut or replaced");
+    if (!s->byte_level && !s->marks) set_odd(s, "normalizer", "spaces stay what they are");
+    if (!s->byte_level && s->n) set_odd(s, "pre_tokenizer", "a pattern without ByteLevel");
 }
 
 static bool same_patterns(const struct steps *s, const struct pre *pre) {
@@ -137,18 +197,13 @@ static bool same_patterns(const struct steps *s, const struct pre *pre) {
     return s->n == PATTERNS;
 }
 
-// Of the rows with these patterns the one that fits best: whether the text is normalised, whether whole pieces that are
+// A row with these patterns and everything else alike: whether the text is normalised, whether whole pieces that are
 // tokens are taken without merging. GLM-4's has its own name, as readers know more by it.
 static const char *pre_name(const struct steps *s, bool whole, const char *arch, char *out, size_t size) {
-    const struct pre *best = NULL, *p;
-    int best_fit = -1;
-    for (size_t i = 0; (p = pre_at(i)); i++) {
-        int fit = (p->whole == whole) * 2 + (p->nfc == s->nfc);
-        if (fit <= best_fit || !same_patterns(s, p)) continue;
-        best = p;
-        best_fit = fit;
-    }
-    if (!best || s->odd) return NULL;
+    const struct pre *best;
+    size_t i = 0;
+    while ((best = pre_at(i)) && (best->whole != whole || best->nfc != s->nfc || !same_patterns(s, best))) i++;
+    if (!best) return NULL;
     const char *own = strcmp(arch, "glm4moe") == 0 ? "glm4" : strcmp(arch, "minimax-m2") == 0 ? "minimax-m2" : "";
     char word[32];
     snprintf(word, sizeof word, " %s ", own);
@@ -173,7 +228,13 @@ static int read_json_tokens(struct text *t, struct err *e) {
         const bool is_byte = bytes && len == 6 && strncmp(text, "<0x", 3) == 0 && text[5] == '>';
         enum gguf_token_type type = is_byte ? GGUF_TOKEN_BYTE : GGUF_TOKEN_NORMAL;
         if (unk && strcmp(unk, text) == 0) type = GGUF_TOKEN_UNKNOWN;
-        int rc = gguf_vocab_set(&t->vocab, "tokenizer.json", (uint64_t)json_integer_value(id), text, len, 0, type, e);
+        if (!json_is_integer(id) || json_integer_value(id) < 0)
+            return err_set(e, ERR_FORMAT, "tokenizer.json: model.vocab: the id of \"%.64s\" is no whole number", text);
+        const uint64_t number = (uint64_t)json_integer_value(id);
+        if (number < t->vocab.n && t->vocab.type[number] != GGUF_TOKEN_UNUSED)
+            return err_set(e, ERR_FORMAT, "tokenizer.json: model.vocab: \"%.64s\" and \"%.64s\" both have id %llu",
+                           t->vocab.text[number].text, text, (unsigned long long)number);
+        int rc = gguf_vocab_set(&t->vocab, "tokenizer.json", number, text, len, 0, type, e);
         if (rc) return rc;
     }
     return ERR_OK;
@@ -186,11 +247,18 @@ static int set_added(struct text *t, const char *what, uint64_t id, const char *
     size_t n = 0;
     enum gguf_token_type type = special ? GGUF_TOKEN_CONTROL : GGUF_TOKEN_USER;
     if (id < t->vocab.n && t->vocab.type[id] == GGUF_TOKEN_UNKNOWN) type = GGUF_TOKEN_UNKNOWN;
-    for (const char *s = content; *s && n < sizeof text;) {
+    for (const char *s = content; *s;) {
+        if (n == sizeof text)
+            return err_set(e, ERR_LIMIT, "%s: token %llu is over %d bytes", what, (unsigned long long)id,
+                           LIMIT_TOKEN_BYTES);
         const bool mark = marks && type == GGUF_TOKEN_USER && strncmp(s, MARK, 3) == 0;
         text[n++] = mark ? ' ' : *s;
         s += mark ? 3 : 1;
     }
+    const bool added =
+        id < t->vocab.n && (t->vocab.type[id] == GGUF_TOKEN_CONTROL || t->vocab.type[id] == GGUF_TOKEN_USER);
+    if (added && (t->vocab.text[id].len_bytes != n || memcmp(t->vocab.text[id].text, text, n) != 0))
+        return err_set(e, ERR_FORMAT, "%s: two added tokens have id %llu", what, (unsigned long long)id);
     return gguf_vocab_set(&t->vocab, what, id, text, n, -1000, type, e);
 }
 
@@ -201,7 +269,7 @@ static int read_added(struct text *t, bool marks, struct err *e) {
     json_array_foreach(json_object_get(t->tokenizer, "added_tokens"), i, v) {
         const char *content = json_string_value(json_object_get(v, "content"));
         const json_t *id = json_object_get(v, "id");
-        if (!content || !json_is_integer(id))
+        if (!content || !json_is_integer(id) || json_integer_value(id) < 0)
             return err_set(e, ERR_FORMAT, "tokenizer.json: added_tokens[%zu] has no id or no content", i);
         int rc = set_added(t, "tokenizer.json", (uint64_t)json_integer_value(id), content, flag_of(v, "special", false),
                            marks, e);
@@ -210,8 +278,12 @@ static int read_added(struct text *t, bool marks, struct err *e) {
     if (t->tokenizer) return ERR_OK;
     json_object_foreach(json_object_get(t->config, "added_tokens_decoder"), key, v) {
         const char *content = json_string_value(json_object_get(v, "content"));
-        const uint64_t id = strtoull(key, NULL, 10);
-        if (!content || id >= t->vocab.n) continue;
+        char *end;
+        const uint64_t id = strtoull(key, &end, 10);
+        if (!content || key[0] < '0' || key[0] > '9' || *end)
+            return err_set(e, ERR_FORMAT,
+                           "tokenizer_config.json: added_tokens_decoder: \"%.64s\" is no id with a content", key);
+        if (id >= t->vocab.n) continue; // of rows that the model does not have
         int rc = set_added(t, "tokenizer_config.json", id, content, flag_of(v, "special", false), marks, e);
         if (rc) return rc;
     }
@@ -402,14 +474,17 @@ static int export_json(struct text *t, struct err *e) {
     struct steps s = {0};
     char name[64];
     const json_t *model = json_object_get(t->tokenizer, "model");
-    each_step(json_object_get(t->tokenizer, "normalizer"), "normalizers", norm_step, &s);
-    each_step(json_object_get(t->tokenizer, "pre_tokenizer"), "pretokenizers", pre_step, &s);
+    read_steps(t, &s);
     const char *pre = pre_name(&s, flag_of(model, "ignore_merges", false), gguf_export_arch(t->h), name, sizeof name);
     for (size_t i = 0; i < s.n; i++) buf_fini(&s.pattern[i]);
     int rc = read_json_tokens(t, e);
     if (!rc) rc = read_added(t, !s.byte_level, e);
+    if (!rc && s.odd[0]) rc = err_set(e, ERR_UNSUPPORTED, "tokenizer.json: %s: GGUF has no word for it", s.odd);
     if (!rc && s.byte_level && !pre)
-        rc = err_set(e, ERR_UNSUPPORTED, "tokenizer.json: pre_tokenizer: GGUF has no name for these steps");
+        rc = err_set(
+            e, ERR_UNSUPPORTED,
+            "tokenizer.json: GGUF has no name for a pre_tokenizer of these patterns with%s NFC, ignore_merges %s",
+            s.nfc ? "" : "out", flag_of(model, "ignore_merges", false) ? "true" : "false");
     if (rc) return rc;
     rc = put_text(t->w, "tokenizer.ggml.model", s.byte_level ? "gpt2" : "llama");
     if (!rc) rc = put_text(t->w, "tokenizer.ggml.pre", s.byte_level ? pre : "default");

@@ -75,12 +75,28 @@ static json_t *types_json(const struct inspect_types *y) {
     return o;
 }
 
+// Of all files that a split model lies in; those that are missing or broken are left out.
+static void types_of_files(const struct inspect *f, struct inspect_types *types) {
+    char name[LIMIT_PATH];
+    for (uint32_t i = 0; tensors_file_name(f->path, i, name); i++) {
+        struct file_map map;
+        struct gguf *g;
+        struct err unused;
+        if (file_map_open(&map, name, &unused)) continue;
+        if (gguf_new(map.data, map.len_bytes, &g, &unused) == ERR_OK) {
+            inspect_types_of_gguf(types, g);
+            gguf_free(g);
+        }
+        file_map_close(&map);
+    }
+}
+
 // What is in the files, whether Loom computes it or not. t: NULL if they could not be opened as a model's tensors.
 static void tell_files(const struct inspect *f, const struct tensors *t, bool list) {
     struct inspect_types types = {.n = 0};
     uint64_t bytes = 0;
     if (f->gguf && (!t || gguf_n_tensors(f->gguf)))
-        inspect_types_of_gguf(&types, f->gguf);
+        types_of_files(f, &types);
     else
         for (uint32_t i = 0; t && i < tensors_count(t); i++)
             inspect_types_add(&types, dtype_info(tensors_at(t, i)->type)->name, tensors_at(t, i)->bytes, false);

@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "cmd/chain.h"
 #include "cmd/cmd.h"
+#include "cmd/out_file.h"
 
 struct logits_flags {
     struct compute_flags compute;
@@ -106,7 +107,9 @@ static int write_out(const struct logits *l, struct err *e) {
 
 static int open_all(struct logits *l, const char *path, struct err *e) {
     struct logits_flags *f = &l->flags;
-    int rc = open_model(path, &l->model, e);
+    int rc = out_file_refuse_input(f->out_path, path, e);
+    if (!rc) rc = out_file_refuse_input(f->out_path, f->ids_path, e);
+    if (!rc) rc = open_model(path, &l->model, e);
     if (!rc) rc = ids_read_file(f->ids_path, l->model.hparams.n_vocab, &l->ids, e);
     if (rc) return rc;
     f->compute.context = (uint32_t)l->ids.n;

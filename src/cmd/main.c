@@ -57,6 +57,7 @@ int main(int argc, char **argv) {
     open_streams();
     setlocale(LC_CTYPE, "C.UTF-8");
     signal(SIGPIPE, SIG_IGN); // a peer that goes away is an error of that write, not our end
+    signal(SIGXFSZ, SIG_IGN); // so is a file that would grow beyond a limit
     thread_fp_init();
     int rc = run(argc, argv);
     if (!flags_check_stdout(&e) || rc) return rc; // one error is enough

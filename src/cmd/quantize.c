@@ -2,11 +2,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "cmd/cmd.h"
 #include "cmd/convert.h"
 #include "cmd/gguf_text.h"
+#include "cmd/out_file.h"
 #include "model/gguf_export.h"
 #include "os/clock.h"
 #include "os/file.h"
@@ -19,44 +19,23 @@ struct quantize {
     const char *in, *out;
 };
 
-static bool same_file(const char *a, const char *b) {
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 static uint64_t tensor_bytes(const struct tensors *t) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < tensors_count(t); i++) sum += tensors_at(t, i)->bytes;
     return sum;
 }
 
-// Whether OUT is one of the files that a split model lies in: "name-00002-of-00003.gguf".
-static bool is_other_shard(const char *in, const char *out) {
-    static const char pattern[] = "-00000-of-00000.gguf";
-    const size_t n = strlen(in), tail = sizeof pattern - 1;
-    char shard[LIMIT_PATH];
-    unsigned number, count;
-    if (n < tail || n >= sizeof shard || sscanf(in + n - tail, "-%5u-of-%5u.gguf", &number, &count) != 2) return false;
-    for (number = 1; number <= count && number <= LIMIT_SHARDS; number++) {
-        snprintf(shard, sizeof shard, "%.*s-%05u-of-%05u.gguf", (int)(n - tail), in, number, count);
-        if (same_file(shard, out)) return true;
-    }
-    return false;
-}
-
 static int check_paths(const struct quantize *q, struct err *e) {
     if (!file_exists(q->in)) return err_set(e, ERR_NOT_FOUND, "%s: no such file or folder", q->in);
-    if (!file_exists(q->out)) return ERR_OK;
-    if (same_file(q->in, q->out) || is_other_shard(q->in, q->out))
-        return err_set(e, ERR_USAGE, "%s: is the model that is read; give the new file another name", q->out);
-    if (file_is_dir(q->out)) return err_set(e, ERR_USAGE, "%s: is a folder; a .gguf file is written", q->out);
-    if (!q->force) return err_set(e, ERR_USAGE, "%s: is there already; --force replaces it", q->out);
-    return ERR_OK;
+    int rc = out_file_refuse_input(q->out, q->in, e);
+    return rc ? rc : out_file_check(q->out, q->force, e);
 }
 
-static int write_file(const struct quantize *q, struct convert *c, struct gguf_writer *w, uint64_t in_bytes,
-                      struct err *e) {
-    struct gguf_file f = {.path = q->out, .force = q->force, .threads = q->threads, .progress = true, .writer = w};
+// h: the folder's settings; NULL: those of a GGUF file are copied.
+static int write_file(const struct quantize *q, struct convert *c, struct gguf_writer *w, const struct hparams *h,
+                      uint64_t in_bytes, struct err *e) {
+    struct gguf_file f = {
+        .path = q->out, .force = q->force, .threads = q->threads, .progress = true, .writer = w, .settings = h};
     int rc = gguf_put_u32(w, "general.file_type", q->recipe->file_type);
     if (rc) return err_set(e, rc, "no room for general.file_type");
     const uint64_t t0 = clock_now_us();
@@ -78,7 +57,7 @@ static int from_folder(const struct quantize *q, struct gguf_writer *w, struct e
     rc = gguf_export_config(m.config_json, m.config_bytes, &m.hparams, &m.defaults, m.name, w, e);
     if (!rc) rc = gguf_text_export(q->in, &m.hparams, w, e);
     if (!rc) rc = convert_from_folder(&m.hparams, m.config_json, m.config_bytes, m.tensors, q->recipe, &c, e);
-    if (!rc) rc = write_file(q, c, w, tensor_bytes(m.tensors), e);
+    if (!rc) rc = write_file(q, c, w, &m.hparams, tensor_bytes(m.tensors), e);
     convert_free(c);
     open_model_close(&m);
     return rc;
@@ -111,7 +90,7 @@ static int from_gguf(const struct quantize *q, struct gguf_writer *w, struct err
         rc = err_set(e, ERR_USAGE, "%s: give the model's folder, which has the config.json to it", q->in);
     if (!rc) rc = copy_values(tensors_gguf(t), w, e);
     if (!rc) rc = convert_from_gguf(t, q->recipe, q->requantize, &c, e);
-    if (!rc) rc = write_file(q, c, w, tensor_bytes(t), e);
+    if (!rc) rc = write_file(q, c, w, NULL, tensor_bytes(t), e);
     convert_free(c);
     tensors_free(t);
     return rc;
@@ -145,6 +124,8 @@ static int run(const struct command *c, int argc, char **argv) {
     rc = check_paths(&q, &e);
     if (!rc && gguf_writer_new(&w)) rc = err_set(&e, ERR_NOMEM, "no memory for the metadata");
     if (!rc) rc = file_is_dir(q.in) ? from_folder(&q, w, &e) : from_gguf(&q, w, &e);
+    // With several models at work an error without its model helps nobody.
+    if (rc && !strstr(e.text, q.in) && !strstr(e.text, q.out)) err_prefix(&e, "%s", q.in);
     gguf_writer_free(w);
     return rc ? flags_fail(c, &e) : EXIT_FINE;
 }

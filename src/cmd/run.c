@@ -83,12 +83,16 @@ static void make_request(const struct run *r, uint32_t context, uint64_t seed, s
     memcpy(q->stop_ids, r->model.hparams.eos_ids, q->n_stop_ids * sizeof q->stop_ids[0]);
 }
 
+static void print_from(const struct buf *b, size_t from) {
+    if (b->len_bytes > from) fwrite(b->data + from, 1, b->len_bytes - from, stdout);
+}
+
 // Text that is safe to show goes to stdout at once and into r->out.
 static int show(struct run *r, struct stop *stop, const char *text, size_t len, bool *matched, struct err *e) {
     size_t before = r->out.len_bytes;
     if (stop_feed(stop, text, len, &r->out, matched)) return err_set(e, ERR_NOMEM, "no memory for the answer");
     if (r->flags.json) return ERR_OK;
-    fwrite(r->out.data + before, 1, r->out.len_bytes - before, stdout);
+    print_from(&r->out, before);
     return flags_check_stdout(e); // nobody reads any more: the rest need not be made
 }
 
@@ -116,7 +120,7 @@ static int stream(struct run *r, struct reply *a, bool *matched, struct err *e) 
         rc = show(r, stop, text, len, matched, e);
         size_t before = r->out.len_bytes;
         if (!rc && stop_flush(stop, &r->out)) rc = err_set(e, ERR_NOMEM, "no memory for the answer");
-        if (!rc && !r->flags.json) fwrite(r->out.data + before, 1, r->out.len_bytes - before, stdout);
+        if (!rc && !r->flags.json) print_from(&r->out, before);
     }
     if (!r->flags.json) printf("\n");
     stop_free(stop);

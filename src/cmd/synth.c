@@ -9,13 +9,14 @@
 #include "cmd/cmd.h"
 #include "cmd/convert.h"
 #include "cmd/gguf_text.h"
+#include "cmd/out_file.h"
 #include "cmd/shapes.h"
 #include "model/gguf_export.h"
 #include "os/clock.h"
 #include "os/file.h"
 #include "weights/quantize.h"
 
-enum { BLOCK_WORDS = 64, SUPER = 256 }; // a block takes at most that many words of chance
+enum { BLOCK_WORDS = 64 }; // a block takes at most that many words of chance
 
 struct synth {
     const char *type;
@@ -177,7 +178,7 @@ static int make_rows(void *arg, uint32_t tensor, uint64_t row, uint64_t n, uint8
     const uint64_t blocks = (t->dim[0] + size - 1) / size;
     const float std = spread(&s->hparams, t);
     for (uint64_t i = row * blocks; i < (row + n) * blocks; i++) {
-        uint32_t chance[BLOCK_WORDS];
+        uint32_t chance[BLOCK_WORDS] = {0};
         const uint64_t at = i % blocks * size, left = t->dim[0] - at;
         const uint32_t values = left < size ? (uint32_t)left : size;
         const uint32_t bytes = info->is_float ? values * info->block_bytes : info->block_bytes;
@@ -253,6 +254,37 @@ static int read_config(struct synth *s, const char *from, struct err *e) {
     return ERR_OK;
 }
 
+// How the model is called: the last part of CONFIG, without "/" or ".json" behind it.
+static void name_of(const char *from, char out[LIMIT_PATH]) {
+    size_t len = strlen(from);
+    while (len > 1 && from[len - 1] == '/') len--;
+    size_t at = len;
+    while (at > 0 && from[at - 1] != '/') at--;
+    if (len - at > 5 && memcmp(from + len - 5, ".json", 5) == 0) len -= 5;
+    snprintf(out, LIMIT_PATH, "%.*s", (int)(len - at), from + at);
+}
+
+static int make_file(struct synth *s, const char *from, const char *out, struct err *e) {
+    char name[LIMIT_PATH];
+    struct gguf_writer *w = NULL;
+    int rc = file_exists(from) ? out_file_refuse_input(out, from, e) : ERR_OK;
+    if (!rc) rc = out_file_check(out, s->force, e);
+    if (!rc) rc = read_config(s, from, e);
+    if (!rc && gguf_writer_new(&w)) rc = err_set(e, ERR_NOMEM, "no memory for the metadata");
+    if (!rc) {
+        name_of(from, name);
+        s->file = (struct gguf_file){.path = out,
+                                     .force = s->force,
+                                     .threads = s->threads,
+                                     .progress = true,
+                                     .writer = w,
+                                     .settings = &s->hparams};
+        rc = write_file(s, name, w, e);
+    }
+    gguf_writer_free(w);
+    return rc;
+}
+
 static int run(const struct command *c, int argc, char **argv) {
     struct synth s = {.type = "q4_k_m", .seed = 1};
     const struct flag own[] = {
@@ -267,7 +299,6 @@ static int run(const struct command *c, int argc, char **argv) {
     const char *paths[2];
     int n_rest;
     struct err e;
-    struct gguf_writer *w = NULL;
     int rc = flags_parse(c, tables, argc, argv, paths, 2, &n_rest, &e);
     if (!rc && n_rest != 2)
         rc = err_set(&e, ERR_USAGE, "CONFIG and OUT are needed; CONFIG is a config.json, a folder, or one of %s",
@@ -276,14 +307,7 @@ static int run(const struct command *c, int argc, char **argv) {
         rc = err_set(&e, ERR_USAGE, "--type: '%s' is none of %s", s.type, recipe_names());
     log_setup(false, true);
     const uint64_t t0 = clock_now_us();
-    if (!rc) rc = read_config(&s, paths[0], &e);
-    if (!rc && gguf_writer_new(&w)) rc = err_set(&e, ERR_NOMEM, "no memory for the metadata");
-    if (!rc) {
-        s.file =
-            (struct gguf_file){.path = paths[1], .force = s.force, .threads = s.threads, .progress = true, .writer = w};
-        rc = write_file(&s, paths[0], w, &e);
-    }
-    gguf_writer_free(w);
+    if (!rc) rc = make_file(&s, paths[0], paths[1], &e);
     free(s.text);
     if (rc) return flags_fail(c, &e);
     printf(flags_text("%s: %s, %.1f s\n", "%s：%s，%.1f 秒\n"), paths[1], s.recipe->name,

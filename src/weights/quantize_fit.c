@@ -10,7 +10,7 @@
 
 // Sums over a group that do not depend on the codes, and those that do.
 struct sums {
-    float w, wx, wxx;   // fixed
+    float w, wx;        // fixed
     float wq, wqq, wqx; // of one set of codes
 };
 
@@ -21,18 +21,15 @@ static float add_lanes(const float *lane) {
 }
 
 static void fixed_sums(const struct quantize_group *g, struct sums *s) {
-    float w[QUANT_LANES] = {0}, wx[QUANT_LANES] = {0}, wxx[QUANT_LANES] = {0};
+    float w[QUANT_LANES] = {0}, wx[QUANT_LANES] = {0};
     for (uint32_t i = 0; i < g->n; i += QUANT_LANES) {
         for (uint32_t l = 0; l < QUANT_LANES; l++) {
-            float a = g->w[i + l], b = a * g->x[i + l];
-            w[l] += a;
-            wx[l] += b;
-            wxx[l] += b * g->x[i + l];
+            w[l] += g->w[i + l];
+            wx[l] += g->w[i + l] * g->x[i + l];
         }
     }
     s->w = add_lanes(w);
     s->wx = add_lanes(wx);
-    s->wxx = add_lanes(wxx);
 }
 
 // The codes are round((x - from) * inverse), clamped.
@@ -55,7 +52,7 @@ static void code_sums(const struct quantize_group *g, float from, float inverse,
 }
 
 // The best scale and offset (x ~ scale * q + offset) for the codes behind s, and what they gain over all zeros:
-// the weighted error is wxx - gain.
+// the weighted error is that of all zeros less the gain.
 static bool solve(const struct sums *s, bool free_min, float *scale, float *offset, float *gain) {
     float det = s->w * s->wqq - s->wq * s->wq;
     if (!(det > 0x1p-16f * s->w * s->wqq)) return false; // one code for all

@@ -8,6 +8,14 @@
 
 enum { GROUPS = QUANT_SUPER / QUANT_GROUP, Q6_VALUES = 16, Q6_GROUPS = QUANT_SUPER / Q6_VALUES, MAX_SCALE = 63 };
 
+// A super-block's scale as f16. Small ones are subnormal and have few bits: one that was rounded down by so much that
+// `most` times it no longer reaches the largest group's scale becomes the next larger one.
+static uint16_t super_scale(float scale, int most) {
+    const uint16_t h = quantize_f32_to_f16(scale);
+    const float reach = fabsf(quantize_f16_to_f32(h)) * ((float)most + 0.5f);
+    return fabsf(scale) * (float)most > reach ? (uint16_t)(h + 1) : h;
+}
+
 static float mean_square(const float *x) {
     float lane[QUANT_LANES] = {0}, sum = 0;
     for (uint32_t i = 0; i < QUANT_SUPER; i += QUANT_LANES)
@@ -61,8 +69,8 @@ static float choose_group(struct min_block *b, uint32_t i, int n_max) {
 
 static float choose(struct min_block *b, float d, float dmin, int n_max) {
     float error = 0;
-    b->d = quantize_f32_to_f16(d);
-    b->dmin = quantize_f32_to_f16(dmin);
+    b->d = super_scale(d, MAX_SCALE);
+    b->dmin = super_scale(dmin, MAX_SCALE);
     for (uint32_t i = 0; i < GROUPS; i++) error += choose_group(b, i, n_max);
     return error;
 }
@@ -139,6 +147,8 @@ void quantize_block_q5_k(const float *x, uint8_t *out) {
 
 // ---- Q6_K
 
+enum { MIN_MULTIPLE = -128, MAX_MULTIPLE = 127 };
+
 struct signed_block {
     struct quantize_group group[Q6_GROUPS];
     float scale[Q6_GROUPS];
@@ -149,14 +159,16 @@ struct signed_block {
 // The multiple of d for each group, the nearest or one beside it. Returns the error.
 static float choose_signed(struct signed_block *b, float scale) {
     float sum = 0, d;
-    b->d = quantize_f32_to_f16(scale);
+    b->d = super_scale(scale, -MIN_MULTIPLE);
     d = quantize_f16_to_f32(b->d);
     for (uint32_t i = 0; i < Q6_GROUPS; i++) {
-        float best = INFINITY, nearest = quantize_round(d != 0 ? b->scale[i] / d : 0);
-        for (float s = nearest - 1; s <= nearest + 1; s++) {
+        float best = INFINITY, ratio = d != 0 ? b->scale[i] / d : 0;
+        // Neighbours on both sides of what is within reach, so that there is always one to choose.
+        ratio = ratio < MIN_MULTIPLE + 1 ? MIN_MULTIPLE + 1 : ratio > MAX_MULTIPLE - 1 ? MAX_MULTIPLE - 1 : ratio;
+        const int nearest = (int)quantize_round(ratio);
+        for (int s = nearest - 1; s <= nearest + 1; s++) {
             int8_t q[QUANT_GROUP];
-            if (s < -128 || s > 127) continue;
-            float error = quantize_codes(&b->group[i], d * s, 0, -32, 31, q);
+            float error = quantize_codes(&b->group[i], d * (float)s, 0, -32, 31, q);
             if (error >= best) continue;
             best = error;
             b->sc[i] = (int8_t)s;

@@ -1,10 +1,13 @@
 // Files that synth and quantize make, opened again: the settings come back as they were, the bytes depend on nothing
 // but the seed, and a failure leaves nothing.
 #include "cmd/cmd.h"
+#include "cmd/out_file.h"
 #include "compute/ref/ref.h"
+#include "gguf/gguf.h"
 #include "os/file.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -36,7 +40,9 @@ static int call(const struct command *c, const char *const *args) {
 static int n_files(void) {
     DIR *d = opendir(folder);
     int n = 0;
-    while (d && readdir(d)) n++;
+    assert_non_null(d);
+    if (!d) return 0;
+    while (readdir(d)) n++;
     closedir(d);
     return n - 2;
 }
@@ -142,7 +148,44 @@ static void test_settings_come_back(void **state) {
         assert_int_equal(m.hparams.eos_ids[0], 2);
         assert_int_equal(m.hparams.n_vocab, h.n_vocab);
         assert_string_equal(m.name, "a");
+        struct gguf_string name = {"", 0};
+        assert_int_equal(gguf_get_string(tensors_gguf(m.tensors), "general.name", &name, &e), ERR_OK);
+        assert_int_equal(name.len_bytes, strlen("config"));
+        assert_memory_equal(name.text, "config", name.len_bytes);
         open_model_close(&m);
+    }
+}
+
+// Settings without a key of their own are refused by their name, before any data is written.
+static void test_lost_settings(void **state) {
+    (void)state;
+    static const struct {
+        const char *config, *name;
+    } lost[] = {
+        {"{\"architectures\": [\"LlamaForCausalLM\"], " SHAPE
+         "\"hidden_act\": \"gelu_pytorch_tanh\", " THETA(10000) "}",
+         "hidden_act"},
+        {"{\"architectures\": [\"Qwen3ForCausalLM\"], " SHAPE "\"rope_parameters\": {\"factor\": 4.0, \"truncate\": "
+         "false, \"original_max_position_embeddings\": 512, \"rope_theta\": 1000000.0, \"rope_type\": \"yarn\"}}",
+         "rope_parameters"},
+        {"{\"architectures\": [\"Qwen3ForCausalLM\"], " SHAPE "\"rope_parameters\": {\"factor\": 4.0, \"mscale\": "
+         "0.5, \"mscale_all_dim\": 1.0, \"original_max_position_embeddings\": 512, \"rope_theta\": 1000000.0, "
+         "\"rope_type\": \"yarn\"}}",
+         "rope_parameters"},
+        {"{\"architectures\": [\"Gemma3ForCausalLM\"], " SHAPE "\"sliding_window\": 32, \"query_pre_attn_scalar\": 64, "
+         "\"layer_types\": [\"sliding_attention\", \"sliding_attention\", \"full_attention\", "
+         "\"sliding_attention\"], \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1000000.0, "
+         "\"rope_type\": \"default\"}, \"sliding_attention\": {\"rope_theta\": 10000.0, \"rope_type\": \"linear\", "
+         "\"factor\": 8.0}}}",
+         "rope_parameters"},
+    };
+    const char *config = in_folder("config.json"), *out = in_folder("lost.gguf");
+    for (size_t i = 0; i < sizeof lost / sizeof *lost; i++) {
+        write_text("config.json", lost[i].config);
+        const int files = n_files();
+        print_message("%s\n", lost[i].name);
+        assert_int_equal(RUN(&cmd_synth, config, out), EXIT_FAILED);
+        assert_int_equal(n_files(), files);
     }
 }
 
@@ -299,6 +342,99 @@ static void test_refused(void **state) {
     assert_int_equal(n_files(), files);
 }
 
+// Types whose values are not made floats are refused, not stumbled over.
+static void test_odd_types(void **state) {
+    (void)state;
+    static const char *const types[] = {"F64", "I32", "I64"};
+    static const int bytes[] = {8, 4, 8};
+    assert_int_equal(mkdir(in_folder("odd"), 0700), 0);
+    write_text("odd/config.json", configs[5].config);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        char header[256];
+        const int data = 600 * 256 * bytes[i];
+        const int n = snprintf(header + 8, sizeof header - 8,
+                               "{\"model.embed_tokens.weight\": {\"dtype\": \"%s\", \"shape\": [600, 256], "
+                               "\"data_offsets\": [0, %d]}}",
+                               types[i], data);
+        const uint64_t len = (uint64_t)n;
+        struct err e;
+        memcpy(header, &len, sizeof len);
+        const char *path = in_folder("odd/model.safetensors");
+        assert_int_equal(file_write(path, header, 8 + len, 0600, &e), ERR_OK);
+        assert_int_equal(truncate(path, (off_t)(8 + len) + data), 0);
+        assert_int_equal(RUN(&cmd_quantize, in_folder("odd"), in_folder("z.gguf"), "--type", "q8_0"), EXIT_FAILED);
+        assert_false(file_exists(in_folder("z.gguf")));
+    }
+}
+
+// What is read is never written over, whatever it is called; what is no regular file is not replaced.
+static void test_own_input(void **state) {
+    (void)state;
+    static const char tokenizer[] = "{\"model\": {}}";
+    char *back;
+    size_t len;
+    struct err e;
+    assert_int_equal(mkdir(in_folder("model"), 0700), 0);
+    write_text("model/config.json", configs[5].config);
+    write_text("model/tokenizer.json", tokenizer);
+    write_text("ids.json", "[1, 2]");
+    assert_int_equal(symlink("../blob", in_folder("model/model.safetensors")), 0);
+    write_text("blob", "weights");
+    const char *model = in_folder("model");
+    static const char *const outs[] = {"model/tokenizer.json", "model/config.json", "model/model.safetensors", "blob"};
+    for (size_t i = 0; i < sizeof outs / sizeof *outs; i++) {
+        assert_int_equal(RUN(&cmd_quantize, model, in_folder(outs[i]), "--type", "q8_0", "--force"), EXIT_USAGE);
+        assert_int_equal(RUN(&cmd_synth, model, in_folder(outs[i]), "--force"), EXIT_USAGE);
+        assert_int_equal(RUN(&cmd_logits, model, "--ids", in_folder("ids.json"), "--out", in_folder(outs[i])),
+                         EXIT_USAGE);
+    }
+    assert_int_equal(RUN(&cmd_logits, model, "--ids", in_folder("ids.json"), "--out", in_folder("ids.json")),
+                     EXIT_USAGE);
+    const char *config = in_folder("model/config.json");
+    assert_int_equal(RUN(&cmd_synth, config, config, "--force"), EXIT_USAGE);
+    assert_int_equal(file_read(in_folder("model/tokenizer.json"), 1000, &back, &len, &e), ERR_OK);
+    assert_string_equal(back, tokenizer);
+    free(back);
+    assert_int_equal(mkfifo(in_folder("fifo"), 0600), 0);
+    assert_int_equal(RUN(&cmd_synth, config, in_folder("fifo"), "--force"), EXIT_USAGE);
+}
+
+static void test_out_file(void **state) {
+    (void)state;
+    struct out_file a, b;
+    struct err e;
+    char name[400];
+    const char *path = in_folder("new"), *beside = in_folder("new.1");
+    const int files = n_files();
+    // Of two that began at once the second does not replace the first one's.
+    assert_int_equal(out_file_open(&a, path, false, &e), ERR_OK);
+    assert_int_equal(out_file_open(&b, path, false, &e), ERR_OK);
+    assert_int_equal(write(a.fd, "a", 1), 1);
+    assert_int_equal(out_file_place(&a, &e), ERR_OK);
+    assert_int_equal(out_file_place(&b, &e), ERR_USAGE);
+    out_file_close(&a);
+    out_file_close(&b);
+    assert_int_equal(n_files(), files + 1);
+    // The same with a temporary name, as where a file cannot be without.
+    snprintf(b.temp, sizeof b.temp, "%s", beside);
+    b.fd = open(beside, O_CREAT | O_EXCL | O_RDWR, 0600);
+    assert_true(b.fd >= 0);
+    assert_int_equal(out_file_place(&b, &e), ERR_USAGE);
+    b.force = true;
+    assert_int_equal(out_file_place(&b, &e), ERR_OK);
+    out_file_close(&b);
+    assert_int_equal(n_files(), files + 1);
+    // Told before the work.
+    assert_int_equal(out_file_check(path, false, &e), ERR_USAGE);
+    assert_int_equal(out_file_check(path, true, &e), ERR_OK);
+    assert_int_equal(out_file_check(folder, true, &e), ERR_USAGE);
+    memset(name, 'n', sizeof name);
+    name[sizeof name - 1] = 0;
+    assert_int_equal(out_file_check(in_folder(name), true, &e), ERR_IO);
+    assert_int_equal(out_file_check(in_folder("none/new"), true, &e), ERR_IO);
+    assert_int_equal(unlink(path), 0);
+}
+
 static int set_up(void **state) {
     (void)state;
     return mkdtemp(folder) ? 0 : -1;
@@ -311,8 +447,15 @@ static int tear_down(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_settings_come_back), cmocka_unit_test(test_made_up_tokens),
-                                       cmocka_unit_test(test_same_bytes),         cmocka_unit_test(test_spread),
-                                       cmocka_unit_test(test_quantize_gguf),      cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_settings_come_back),
+                                       cmocka_unit_test(test_made_up_tokens),
+                                       cmocka_unit_test(test_lost_settings),
+                                       cmocka_unit_test(test_same_bytes),
+                                       cmocka_unit_test(test_spread),
+                                       cmocka_unit_test(test_quantize_gguf),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_own_input),
+                                       cmocka_unit_test(test_odd_types),
+                                       cmocka_unit_test(test_out_file)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

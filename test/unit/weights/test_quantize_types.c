@@ -163,6 +163,35 @@ static void test_refused(void **state) {
     }
 }
 
+// Garbage where a block's memory will lie, so that bytes which depend on it differ.
+static void dirty_stack(int value) {
+    volatile uint8_t garbage[20000];
+    for (size_t i = 0; i < sizeof garbage; i++) garbage[i] = (uint8_t)value;
+}
+
+// The scales of small weights are f16 subnormals: they lose bits, but what they cannot say must not cost more than it
+// has to.
+static void test_small_values(void **state) {
+    (void)state;
+    static const float most[] = {1e-1f, 1e-2f, 3e-3f, 1e-3f, 5e-4f, 3e-4f, 1e-4f};
+    static float x[K], y[K];
+    static uint8_t q[K * 2], again[K * 2];
+    for (size_t i = 0; i < N_TYPES; i++) {
+        for (size_t m = 0; m < sizeof most / sizeof *most; m++) {
+            fill_normal(x, K, 29 + m, most[m] / 3);
+            dirty_stack(0x11);
+            quantise(types[i].type, x, K, q, y);
+            dirty_stack(0x77);
+            quantise(types[i].type, x, K, again, y);
+            assert_memory_equal(q, again, dtype_row_bytes(types[i].type, K));
+            const double error = rms_of(x, y, K) / rms_of(x, NULL, K);
+            if (error >= 1.25 * types[i].at_most)
+                print_message("%s: %g: %g\n", dtype_info(types[i].type)->name, (double)most[m], error);
+            assert_true(error < (most[m] < 3e-4f ? 1.6 : 1.25) * types[i].at_most);
+        }
+    }
+}
+
 // The same bytes everywhere. When a change of the search is wanted, these change with it; else they do not.
 static void test_bytes(void **state) {
     (void)state;
@@ -209,6 +238,7 @@ int main(void) {
                                        cmocka_unit_test(test_constant_and_zero),
                                        cmocka_unit_test(test_outlier),
                                        cmocka_unit_test(test_short_rows),
+                                       cmocka_unit_test(test_small_values),
                                        cmocka_unit_test(test_refused),
                                        cmocka_unit_test(test_bytes),
                                        cmocka_unit_test(test_floats)};
