@@ -2,6 +2,7 @@
 // the one before with a letter more and every merge is unlike all others.
 #include "cmd/gguf_text.h"
 #include "cmd/gguf_vocab.h"
+#include "text/alphabet.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,21 +13,6 @@ enum { LETTERS = 26, MERGE_BYTES = 32, N_BYTES = 256 };
 static const char plain_template[] =
     "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
-
-// How the byte-level alphabet spells a byte: those that print as themselves, the others from U+0100 on.
-static size_t spell_byte(unsigned byte, char *out) {
-    unsigned code = byte, others = 0;
-    const bool prints = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
-    for (unsigned b = 0; b < byte; b++) others += !((b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae);
-    if (!prints) code = 0x100 + others;
-    if (code < 0x80) {
-        out[0] = (char)code;
-        return 1;
-    }
-    out[0] = (char)(0xc0 | code >> 6);
-    out[1] = (char)(0x80 | (code & 63));
-    return 2;
-}
 
 // Letter i of the words: a to z, and at the first place of one a space too.
 static size_t spell_letter(uint32_t i, char *out) {
@@ -85,7 +71,7 @@ static int set_words(struct gguf_vocab *v, struct gguf_string *merges, char *mem
         size_t len, left = 0;
         if (v->type[id] != GGUF_TOKEN_UNUSED) continue;
         if (n < N_BYTES) {
-            len = spell_byte(n, text);
+            len = alphabet_letter((int)n, text);
         } else {
             char *merge = memory + *n_merges * MERGE_BYTES;
             len = word(n - N_BYTES, text, &left);

@@ -1,4 +1,5 @@
 #include "cmd/gguf_vocab.h"
+#include "text/spm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,73 +62,17 @@ int gguf_vocab_put(const struct gguf_vocab *v, bool with_scores, struct gguf_wri
 
 // ---- SentencePiece
 
-// What is left of a message.
-struct wire {
-    const uint8_t *at, *end;
-};
-
-static bool varint(struct wire *w, uint64_t *out) {
-    *out = 0;
-    for (unsigned shift = 0; shift < 64 && w->at < w->end; shift += 7) {
-        const uint8_t byte = *w->at++;
-        *out |= (uint64_t)(byte & 0x7f) << shift;
-        if (!(byte & 0x80)) return true;
-    }
-    return false;
-}
-
-// The next field: its number, and its bytes (of a message or string) or its value. False: broken, or the end.
-static bool field(struct wire *w, uint64_t *number, struct wire *bytes, uint64_t *value) {
-    uint64_t tag, len;
-    if (!varint(w, &tag)) return false;
-    *number = tag >> 3;
-    *value = 0;
-    *bytes = (struct wire){w->at, w->at};
-    switch (tag & 7) {
-    case 0:
-        return varint(w, value);
-    case 1:
-    case 5:
-        len = (tag & 7) == 1 ? 8 : 4;
-        break;
-    case 2:
-        if (!varint(w, &len)) return false;
-        break;
-    default:
-        return false;
-    }
-    if (len > (uint64_t)(w->end - w->at)) return false;
-    *bytes = (struct wire){w->at, w->at + len};
-    w->at += len;
-    return true;
-}
-
-static int read_piece(struct gguf_vocab *v, uint32_t id, struct wire piece, struct err *e) {
-    struct wire text = piece, bytes;
-    uint64_t number, value, type = GGUF_TOKEN_NORMAL;
-    float score = 0;
-    text.end = text.at;
-    while (piece.at < piece.end) {
-        if (!field(&piece, &number, &bytes, &value)) return err_set(e, ERR_FORMAT, "piece %u is broken", id);
-        if (number == 1) text = bytes;
-        if (number == 2 && bytes.end - bytes.at == sizeof score) memcpy(&score, bytes.at, sizeof score);
-        if (number == 3) type = value;
-    }
-    // The types are numbered alike.
-    if (type < GGUF_TOKEN_NORMAL || type > GGUF_TOKEN_BYTE)
-        return err_set(e, ERR_FORMAT, "piece %u has type %llu", id, (unsigned long long)type);
-    return gguf_vocab_set(v, "tokenizer.model", id, (const char *)text.at, (size_t)(text.end - text.at), score,
-                          (enum gguf_token_type)type, e);
-}
-
 int gguf_vocab_read_spm(struct gguf_vocab *v, const uint8_t *data, size_t bytes, struct err *e) {
-    struct wire w = {data, data + bytes}, part;
-    uint64_t number, value;
-    uint32_t n = 0;
-    int rc = ERR_OK;
-    while (!rc && w.at < w.end) {
-        if (!field(&w, &number, &part, &value)) return err_set(e, ERR_FORMAT, "tokenizer.model: broken");
-        if (number == 1) rc = read_piece(v, n++, part, e);
+    struct spm_message model = {data, data + bytes};
+    struct spm_piece p;
+    uint32_t id = 0;
+    bool found;
+    int rc = spm_next_piece(&model, &id, &p, &found, e);
+    for (; !rc && found; rc = spm_next_piece(&model, &id, &p, &found, e)) {
+        // The types are numbered alike.
+        int rc2 =
+            gguf_vocab_set(v, "tokenizer.model", id - 1, p.text, p.len_bytes, p.score, (enum gguf_token_type)p.type, e);
+        if (rc2) return rc2;
     }
     return rc ? err_prefix(e, "tokenizer.model") : ERR_OK;
 }

@@ -18,6 +18,16 @@ static int text_error(struct api_error *e, const struct err *why, const char *pa
     return errors_from(e, why->code, param, why->text);
 }
 
+// A text that surely does not fit the window is not worth the time that its ids take.
+static int refuse_early(const struct gateway_model *m, const char *param, const char *text, size_t len_bytes,
+                        struct api_error *e) {
+    size_t least = tokenizer_least_tokens(m->tokenizer, text, len_bytes);
+    if (least < m->context) return ERR_OK;
+    return errors_set(e, 400, "context_length_exceeded", param,
+                      "The window of this model is %u tokens, but there are %zu or more in the %s. Shorten it",
+                      m->context, least, param);
+}
+
 static int chat_prompt(const struct gateway_model *m, const char *body, size_t len_bytes, struct prompts *p,
                        struct api_error *e) {
     struct err why;
@@ -29,13 +39,11 @@ static int chat_prompt(const struct gateway_model *m, const char *body, size_t l
     int rc = chat_template_render(m->chat_template, body, len_bytes, NULL, true, &text, &why);
     static const char kwargs[] = "chat_template_kwargs"; // the helper begins with what it complains of
     if (rc) return text_error(e, &why, strncmp(why.text, kwargs, sizeof kwargs - 1) == 0 ? kwargs : "messages");
-    rc =
-        tokenizer_encode_breaks(m->tokenizer, text.text, text.len_bytes, text.breaks, text.n_breaks, &p->list[0], &why);
-    if (rc) {
-        text_error(e, &why, "messages");
-    } else {
-        reason_init(&p->reason, text.text, text.len_bytes);
-    }
+    rc = refuse_early(m, "messages", text.text, text.len_bytes, e);
+    if (!rc &&
+        tokenizer_encode_breaks(m->tokenizer, text.text, text.len_bytes, text.breaks, text.n_breaks, &p->list[0], &why))
+        rc = text_error(e, &why, "messages");
+    if (!rc) reason_init(&p->reason, text.text, text.len_bytes);
     chat_prompt_fini(&text);
     return rc ? ERR_USAGE : ERR_OK;
 }
@@ -52,7 +60,9 @@ static int text_prompt(const struct gateway_model *m, const char *name, const js
     struct err why = {.code = ERR_NOMEM, .text = "out of memory"};
     uint32_t n = 0;
     const int32_t *around = tokenizer_prefix(m->tokenizer, &n);
-    int rc = add_ids(out, around, n);
+    int rc = refuse_early(m, name, json_string_value(text), json_string_length(text), e);
+    if (rc) return rc;
+    rc = add_ids(out, around, n);
     if (!rc) {
         rc = tokenizer_encode(m->tokenizer, json_string_value(text), json_string_length(text), true, out, &why);
     }

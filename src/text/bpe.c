@@ -1,4 +1,6 @@
 #include "text/bpe.h"
+#include "base/map.h"
+#include "os/random.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistr.h>
@@ -22,19 +24,16 @@ static uint32_t slots_for(size_t n) {
     return slots;
 }
 
-static uint32_t pair_hash(int32_t left, int32_t right) {
-    uint64_t x = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9e3779b97f4a7c15u;
-    return (uint32_t)(x >> 32) ^ (uint32_t)(x >> 17);
+static uint32_t pair_hash(const struct bpe *b, int32_t left, int32_t right) {
+    return (uint32_t)map_hash_u64((uint64_t)(uint32_t)left << 32 | (uint32_t)right, b->seed);
 }
 
-static uint32_t bytes_hash(const uint8_t *p, size_t n) {
-    uint32_t h = 2166136261u;
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 16777619u;
-    return h ^ h >> 15;
+static uint32_t bytes_hash(const struct bpe *b, const uint8_t *p, size_t n) {
+    return (uint32_t)map_hash_bytes(p, n, b->seed);
 }
 
 void bpe_init(struct bpe *b) {
-    *b = (struct bpe){.unk = BPE_NONE};
+    *b = (struct bpe){.unk = BPE_NONE, .seed = random_u64()};
     for (int i = 0; i < 256; i++) b->byte_id[i] = BPE_NONE;
 }
 
@@ -56,7 +55,7 @@ void bpe_fini(struct bpe *b) {
 }
 
 static struct bpe_merge *merge_slot(const struct bpe *b, int32_t left, int32_t right) {
-    uint32_t i = pair_hash(left, right) & b->merge_mask;
+    uint32_t i = pair_hash(b, left, right) & b->merge_mask;
     while (b->merges[i].left != BPE_NONE && (b->merges[i].left != left || b->merges[i].right != right))
         i = (i + 1) & b->merge_mask;
     return &b->merges[i];
@@ -133,7 +132,7 @@ int bpe_init_pieces(struct bpe *b, size_t n_tokens, const uint8_t *const *bytes,
 }
 
 static uint32_t *piece_slot(const struct bpe *b, const uint8_t *p, size_t n) {
-    uint32_t i = bytes_hash(p, n) & b->piece_mask;
+    uint32_t i = bytes_hash(b, p, n) & b->piece_mask;
     while (b->piece_slots[i]) {
         uint32_t id = b->piece_slots[i] - 1;
         if (b->piece_len_bytes[id] == n && memcmp(b->piece_bytes[id], p, n) == 0) break;
@@ -309,7 +308,7 @@ static int encode_uncached(const struct bpe *b, struct bpe_scratch *s, const uin
 
 static int encode_cached(const struct bpe *b, struct bpe_scratch *s, const uint8_t *piece, size_t n, struct ids *out) {
     if (!s->cache || n > BPE_CACHE_KEY) return encode_uncached(b, s, piece, n, out);
-    struct bpe_cached *c = &s->cache[bytes_hash(piece, n) % BPE_CACHE_SLOTS];
+    struct bpe_cached *c = &s->cache[bytes_hash(b, piece, n) % BPE_CACHE_SLOTS];
     int rc = ERR_OK;
     if (c->len_bytes == n && memcmp(c->key, piece, n) == 0) {
         for (int i = 0; i < c->n_ids && !rc; i++) rc = ids_add(out, c->ids[i]);

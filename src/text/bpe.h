@@ -25,6 +25,7 @@ enum { BPE_MARK = 0x2581 }; // what SentencePiece puts for a space
 struct bpe {
     bool by_chars;
     bool fuse_unk;        // neighbours that are unknown become one
+    uint64_t seed;        // of the tables: what they hold comes with a model, which nobody vouches for
     int32_t unk;          // token of what is unknown; -1: it is dropped
     int32_t byte_id[256]; // token of a single byte, -1: none
     struct bpe_merge *merges;

@@ -25,8 +25,6 @@ void pattern_matcher_limit(struct pattern_matcher *m, size_t len_bytes);
 int pattern_next(const struct pattern *p, struct pattern_matcher *m, const uint8_t *text, size_t len_bytes, size_t from,
                  bool *found, size_t *start, size_t *end, struct err *e) MUST_CHECK;
 
-// Rewrites a regular expression into one that PCRE2 with UTF|UCP|MULTILINE matches alike.
-
-// It is added to out. ERR_UNSUPPORTED for what the two read differently (nested sets, intersections);
-// ERR_NOMEM.
+// Rewrites a regular expression into one that PCRE2 with UTF|UCP|MULTILINE matches alike, and adds it to out.
+// ERR_UNSUPPORTED for what the two read differently (nested sets, intersections); ERR_NOMEM.
 int pattern_rewrite(const char *pattern, size_t len_bytes, struct buf *out, struct err *e) MUST_CHECK;

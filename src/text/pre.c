@@ -1,9 +1,8 @@
 // tokenizer.ggml.pre: a GGUF file has the name of a pre-tokenizer, not the pre-tokenizer. The patterns are those of the
 // tokenizer.json files from which the files that carry the name were made.
-#include "text/tokenizer_gguf.h"
+#include "text/pre.h"
 #include <string.h>
 
-#define GPT2    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define ENDINGS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define BLANKS  "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 // cl100k and its kin, which differ in how many digits are a piece.
@@ -25,10 +24,10 @@
 #define CJK_WIDE "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
 
 static const struct pre pres[] = {
-    {" gpt-2 phi-2 gigachat a.x-4.0 mellum jais trillion granite-docling exaone4 ", .patterns = {GPT2}},
-    {" olmo mpt ", .nfc = true, .patterns = {GPT2}},
-    {" smollm starcoder refact codeshell exaone minerva-7b ", .patterns = {DIGIT, GPT2}},
-    {" command-r ", .nfc = true, .patterns = {DIGIT, GPT2}},
+    {" gpt-2 phi-2 gigachat a.x-4.0 mellum jais trillion granite-docling exaone4 ", .patterns = {PRE_GPT2}},
+    {" olmo mpt ", .nfc = true, .patterns = {PRE_GPT2}},
+    {" smollm starcoder refact codeshell exaone minerva-7b ", .patterns = {DIGIT, PRE_GPT2}},
+    {" command-r ", .nfc = true, .patterns = {DIGIT, PRE_GPT2}},
     {" llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 ", .whole = true, .bos = true,
      .patterns = {CL100K("\\p{N}{1,3}")}},
     {" dbrx smaug-bpe glm4 chatglm-bpe ", .patterns = {CL100K("\\p{N}{1,3}")}},
@@ -46,7 +45,7 @@ static const struct pre pres[] = {
     {" deepseek-v3 hunyuan-dense joyai-llm ",
      .patterns = {"\\p{N}{1,3}", "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+", DEEPSEEK_V3}},
     {" deepseek-llm ",
-     .patterns = {"[\\r\\n]", "\\s?(?:(?!" NOT_CASED ")[\\p{Lu}\\p{Ll}\\p{Lt}])++",
+     .patterns = {"[\\r\\n]", ("\\s?(?:(?!" NOT_CASED ")[\\p{Lu}\\p{Ll}\\p{Lt}])++"),
                   "\\s?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}\\x{3000}-\\x{3002}]+", "\\s+$",
                   CJK_WIDE, "\\p{N}+"}},
     {" deepseek-coder ", .patterns = {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", CJK_WIDE, DIGIT}},
@@ -56,7 +55,7 @@ static const struct pre pres[] = {
      .patterns = {" ?[^(\\s|.,!?\xe2\x80\xa6\xe3\x80\x82\xef\xbc\x8c\xe3\x80\x81\xe0\xa5\xa4\xdb\x94\xd8\x8c)]+",
                   DIGIT}},
     // Files without a name, from before there were names.
-    {" default ", .patterns = {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
+    {" default ", .patterns = {"[\\p{P}$+<=>^~|]+", PRE_GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
 };
 
 const struct pre *pre_find(const char *name, size_t len_bytes) {

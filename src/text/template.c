@@ -40,9 +40,10 @@ static json_t *specials_of(const struct tokenizer *t) {
 static int make_load(const struct template_source *s, const struct tokenizer *t, uint32_t deadline_ms, char **load,
                      struct err *e) {
     if (json_object_size(s->templates) == 0) return err_set(e, ERR_NOT_FOUND, "the model has no chat template");
-    json_t *header = json_pack("{s:s, s:i, s:O, s:O, s:o, s:i}", "op", "load", "cpu_s",
-                               (int)(deadline_ms / 1000 + CPU_SPARE_S), "templates", s->templates, "variables",
-                               s->variables, "specials", specials_of(t), "limit_bytes", (int)LIMIT_PROMPT_BYTES);
+    json_t *header =
+        json_pack("{s:s, s:i, s:O, s:O, s:O, s:o, s:i}", "op", "load", "cpu_s", (int)(deadline_ms / 1000 + CPU_SPARE_S),
+                  "templates", s->templates, "files", s->files, "variables", s->variables, "specials", specials_of(t),
+                  "limit_bytes", (int)LIMIT_PROMPT_BYTES);
     *load = header ? json_dumps(header, JSON_COMPACT) : NULL;
     json_decref(header);
     return *load ? ERR_OK : err_set(e, ERR_NOMEM, "no memory for a chat template");
@@ -54,7 +55,7 @@ static int failed(const uint8_t *answer, struct err *e) {
     const char *text = (const char *)answer + 1;
     switch (answer[0]) {
     case HELPER_BAD_TEMPLATE:
-        return err_set(e, ERR_FORMAT, "chat template: %s", text);
+        return err_set(e, ERR_FORMAT, "%s", text);
     case HELPER_TOO_LARGE:
         return err_set(e, ERR_LIMIT, "%s", text);
     default:
@@ -106,6 +107,11 @@ static void give_back(struct chat_template *ct, struct slot *s) {
 
 // ---- public --------------------------------------------------------------------------------------------------------
 
+// Puts the folder or file in front of an error that does not begin with a path in it.
+static void name_place(struct err *e, const char *place) {
+    if (e && strncmp(e->text, place, strlen(place)) != 0) err_prefix(e, "%s", place);
+}
+
 static int make(const struct template_source *s, const struct tokenizer *t, const struct chat_template_options *options,
                 struct chat_template **ct, struct err *e) {
     struct chat_template *made = calloc(1, sizeof *made);
@@ -143,7 +149,7 @@ int chat_template_open(const char *model_dir, const char *override_path, const s
     int rc = template_source_folder(model_dir, override_path, &s, e);
     if (!rc) {
         rc = make(&s, t, options, ct, e);
-        if (rc && e) err_prefix(e, "%s", override_path ? override_path : model_dir);
+        if (rc) name_place(e, override_path ? override_path : model_dir);
     }
     template_source_fini(&s);
     return rc;
@@ -155,7 +161,7 @@ int chat_template_open_gguf(const struct gguf *g, const char *path, const char *
     struct template_source s;
     int rc = template_source_gguf(g, t, override_path, &s, e);
     if (!rc) rc = make(&s, t, options, ct, e);
-    if (rc && e) err_prefix(e, "%s", override_path ? override_path : path);
+    if (rc) name_place(e, override_path ? override_path : path);
     template_source_fini(&s);
     return rc;
 }

@@ -97,14 +97,23 @@ def goes_through_lists(env, source):
     return any(is_content(loop.iter, names) for loop in tree.find_all(nodes.For))
 
 
+class LoadError(Exception):
+    """A template that is none; the text names its file."""
+
+
 class Loaded:
     """A model's templates, compiled, and what belongs to them."""
 
     def __init__(self, header):
         self.env = make_environment()
         self.sources = header["templates"]
-        self.templates = {name: self.env.from_string(text) for name, text in self.sources.items()}
-        self.takes_lists = {name: goes_through_lists(self.env, text) for name, text in self.sources.items()}
+        self.templates, self.takes_lists = {}, {}
+        for name, text in self.sources.items():
+            try:
+                self.templates[name] = self.env.from_string(text)
+                self.takes_lists[name] = goes_through_lists(self.env, text)
+            except Exception as error:
+                raise LoadError(f'{header["files"][name]}: chat template "{name}": {explain(error)}') from error
         self.variables = header["variables"]
         self.limit = header["limit_bytes"]
         self.specials = sorted((s for s in header["specials"] if s), key=len, reverse=True)
@@ -294,8 +303,10 @@ def serve(loaded, header, raw):
     if header["op"] == "load":
         try:
             return Loaded(header), struct.pack("<BI", OK, 0)
+        except LoadError as error:
+            return loaded, failure(BAD_TEMPLATE, str(error))
         except Exception as error:
-            return loaded, failure(BAD_TEMPLATE, explain(error))
+            return loaded, failure(BAD_TEMPLATE, f"chat template: {explain(error)}")
     try:
         return loaded, render(loaded, header, raw)
     except RequestError as error:

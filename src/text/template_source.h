@@ -8,6 +8,7 @@ enum { TEMPLATE_NAMES = 64 }; // templates of one model
 
 struct template_source {
     json_t *templates; // {name: Jinja source}, owned; without one the model has no template
+    json_t *files;     // {name: what it stands in, within the folder or GGUF file}, owned
     json_t *variables; // bos_token and the like, which templates may print; owned
 };
 

@@ -38,6 +38,9 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len_byt
                      struct err *e) MUST_CHECK;
 int tokenizer_encode_breaks(const struct tokenizer *t, const char *text, size_t len_bytes, const size_t *breaks,
                             size_t n_breaks, struct ids *out, struct err *e) MUST_CHECK;
+// No fewer ids than this come of text, control tokens or not: for one who would not wait to hear that it is too long.
+// Time grows with the length only. 0 where nothing can be said.
+size_t tokenizer_least_tokens(const struct tokenizer *t, const char *text, size_t len_bytes);
 // What the post-processor puts around a plain prompt (a first <s>, say): for completions, not for chat, whose template
 // writes it. *n ids, owned by the tokenizer.
 const int32_t *tokenizer_prefix(const struct tokenizer *t, uint32_t *n);

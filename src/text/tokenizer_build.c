@@ -28,6 +28,15 @@ bool tokenizer_build_bytes(const struct decoder *d, const char *spelling, size_t
     return true;
 }
 
+// So much text may become one token.
+static void note_length(struct tokenizer *t, const void *text, size_t len_bytes) {
+    const uint8_t *p = text;
+    uint32_t len = (uint32_t)len_bytes;
+    if (len > t->longest_bytes) t->longest_bytes = len;
+    for (uint32_t i = 0; i < len; i++)
+        if (len > t->longest_with[p[i]]) t->longest_with[p[i]] = len;
+}
+
 static int keep(struct tokenizer *t, uint32_t id, const void *bytes, size_t len, unsigned flags, const char *what,
                 struct err *e) {
     if (len > LIMIT_TOKEN_BYTES)
@@ -38,6 +47,7 @@ static int keep(struct tokenizer *t, uint32_t id, const void *bytes, size_t len,
     t->len_bytes[id] = (uint32_t)len;
     t->flags[id] = (uint8_t)(flags | TOKENIZER_USED);
     t->blob_len_bytes += len;
+    note_length(t, bytes, len);
     return ERR_OK;
 }
 
@@ -64,9 +74,12 @@ int tokenizer_build_tokens(struct tokenizer *t, const struct vocab *v, const cha
     if (!t->bytes || !t->len_bytes || !t->flags || !t->blob)
         return err_set(e, ERR_NOMEM, "no memory for %u tokens", t->n_vocab);
     int rc = ERR_OK;
-    for (uint32_t id = 0; id < v->n && !rc; id++)
-        if (v->tokens[id].type != VOCAB_NONE)
-            rc = keep_spelled(t, id, v->tokens[id].spelling, v->tokens[id].len_bytes, 0, what, e);
+    for (uint32_t id = 0; id < v->n && !rc; id++) {
+        const struct vocab_token *token = &v->tokens[id];
+        if (token->type == VOCAB_NONE) continue;
+        rc = keep_spelled(t, id, token->spelling, token->len_bytes, 0, what, e);
+        if (!t->decoder.alphabet) note_length(t, token->spelling, token->len_bytes);
+    }
     return rc;
 }
 
@@ -178,6 +191,7 @@ static int symbol_of(struct tokenizer *t, const struct vocab *v, const char *tex
     return ERR_OK;
 }
 
+// The ways to cut a token in two are a pair each. ERR_LIMIT at LIMIT_MERGES, ERR_NOMEM.
 static int pairs_of(struct tokenizer *t, const struct vocab *v, uint32_t id, struct pairs *pairs) {
     const struct vocab_token *token = &v->tokens[id];
     const uint8_t *p = (const uint8_t *)token->spelling;
@@ -189,6 +203,7 @@ static int pairs_of(struct tokenizer *t, const struct vocab *v, uint32_t id, str
         if (!rc) rc = symbol_of(t, v, token->spelling + at, token->len_bytes - at, &right);
         if (rc) return rc;
         if (left < 0 || right < 0) continue;
+        if (pairs->n == LIMIT_MERGES) return ERR_LIMIT;
         if (pairs->n == pairs->cap) {
             size_t cap = pairs->cap ? pairs->cap * 2 : 4096;
             struct pair *list = realloc(pairs->list, cap * sizeof *list);
@@ -202,19 +217,29 @@ static int pairs_of(struct tokenizer *t, const struct vocab *v, uint32_t id, str
     return ERR_OK;
 }
 
+// The pairs of all tokens that are made by joining. Of tokens that are spelled alike only the first is.
+static int all_pairs(struct tokenizer *t, const struct vocab *v, struct pairs *pairs, const char *what, struct err *e) {
+    for (uint32_t id = 0; id < v->n; id++) {
+        const struct vocab_token *token = &v->tokens[id];
+        if (!joins(token) || token->len_bytes < 2) continue;
+        if (u8_mbsnlen((const uint8_t *)token->spelling, token->len_bytes) > CHARS_MAX)
+            return err_set(e, ERR_LIMIT, "%s: token %u has more than %d characters", what, id, CHARS_MAX);
+        if (vocab_find(v, token->spelling, token->len_bytes) != (int32_t)id) continue;
+        int rc = pairs_of(t, v, id, pairs);
+        if (rc == ERR_LIMIT)
+            return err_set(e, rc, "%s: up to token %u there are more than %d pairs of tokens that join", what, id,
+                           LIMIT_MERGES);
+        if (rc) return err_set(e, rc, "%s: no memory", what);
+    }
+    return ERR_OK;
+}
+
 int tokenizer_build_scores(struct tokenizer *t, const struct vocab *v, const char *what, struct err *e) {
     struct pairs pairs = {0};
     uint32_t *rank = malloc(v->n * sizeof *rank);
     int rc = rank ? rank_scores(v, rank, what, e) : err_set(e, ERR_NOMEM, "%s: no memory", what);
     if (!rc) rc = tokenizer_build_starts(t, v, e);
-    for (uint32_t id = 0; id < v->n && !rc; id++) {
-        const struct vocab_token *token = &v->tokens[id];
-        if (!joins(token) || token->len_bytes < 2) continue;
-        if (u8_mbsnlen((const uint8_t *)token->spelling, token->len_bytes) > CHARS_MAX)
-            rc = err_set(e, ERR_LIMIT, "%s: token %u has more than %d characters", what, id, CHARS_MAX);
-        else if (pairs_of(t, v, id, &pairs))
-            rc = err_set(e, ERR_NOMEM, "%s: no memory", what);
-    }
+    if (!rc) rc = all_pairs(t, v, &pairs, what, e);
     if (!rc && bpe_make_merges(&t->bpe, pairs.n)) rc = err_set(e, ERR_NOMEM, "%s: no memory", what);
     for (size_t i = 0; i < pairs.n && !rc; i++)
         bpe_add_merge(&t->bpe, pairs.list[i].left, pairs.list[i].right, rank[pairs.list[i].id], pairs.list[i].id);
@@ -263,9 +288,11 @@ int tokenizer_build_added(struct tokenizer *t, const char *content, size_t len_b
     int rc = t->decoder.alphabet ? keep(t, id, content, len_bytes, flags, "added_tokens", e)
                                  : keep_spelled(t, id, content, len_bytes, flags, "added_tokens", e);
     if (rc) return rc;
+    note_length(t, content, len_bytes);
     struct norm_text n = {0};
     if (match == ADDED_NORMALIZED && norm_may_change(&t->norm, (const uint8_t *)content, len_bytes)) {
         rc = norm_run(&t->norm, (const uint8_t *)content, len_bytes, NULL, 0, true, &n, e);
+        if (!rc) note_length(t, n.data, n.len_bytes);
         if (!rc && added_add(set, n.data, n.len_bytes, token)) rc = err_set(e, ERR_NOMEM, "no memory for added_tokens");
     } else if (added_add(set, (const uint8_t *)content, len_bytes, token)) {
         rc = err_set(e, ERR_NOMEM, "no memory for added_tokens");

@@ -73,9 +73,8 @@ static int load_vocab(struct vocab *v, const struct gguf *g, struct err *e) {
 
 // An id that the file names; -1: none, or one beyond the vocabulary, which files have where they mean none.
 static int id_of(const struct gguf *g, const char *key, const struct vocab *v, int32_t *id, struct err *e) {
-    uint32_t value = UINT32_MAX;
-    int rc = gguf_get_u32(g, key, 0, UINT32_MAX, &value, e);
-    *id = value < v->n ? (int32_t)value : -1;
+    int rc = gguf_get_id(g, key, id, e);
+    if (rc || *id < 0 || (uint32_t)*id >= v->n) *id = -1;
     return rc;
 }
 
@@ -121,8 +120,8 @@ static int load_added(struct tokenizer *t, const struct vocab *v, const struct g
 static int load_merges(struct tokenizer *t, const struct vocab *v, const struct gguf *g, struct err *e) {
     static const char key[] = "tokenizer.ggml.merges";
     const struct gguf_value *merges = gguf_find(g, key);
-    if (!merges || merges->type != GGUF_ARRAY || merges->item_type != GGUF_STRING || merges->n_items > 4 * LIMIT_VOCAB)
-        return err_set(e, ERR_FORMAT, "%s must be an array of at most %d strings", key, 4 * LIMIT_VOCAB);
+    if (!merges || merges->type != GGUF_ARRAY || merges->item_type != GGUF_STRING || merges->n_items > LIMIT_MERGES)
+        return err_set(e, ERR_FORMAT, "%s must be an array of at most %d strings", key, LIMIT_MERGES);
     if (bpe_make_merges(&t->bpe, merges->n_items)) return err_set(e, ERR_NOMEM, "no memory for %s", key);
     const uint8_t *at = merges->data;
     for (uint32_t i = 0; i < merges->n_items; i++) {

@@ -45,6 +45,9 @@ struct tokenizer {
     struct bpe bpe;
     int32_t prefix[TOKENIZER_AROUND_MAX], suffix[TOKENIZER_AROUND_MAX];
     uint32_t n_prefix, n_suffix;
+
+    // Bytes of the longest token, and of the longest one with a certain byte in it: for tokenizer_least_tokens.
+    uint32_t longest_bytes, longest_with[256];
 };
 
 // The bytes of a spelling, to out (as long as the spelling). False: it is not in the byte-level alphabet, and stands

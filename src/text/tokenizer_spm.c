@@ -1,84 +1,24 @@
 #include "text/tokenizer_spm.h"
+#include "text/spm.h"
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MARK "\xe2\x96\x81"
 
-// ---- protobuf ------------------------------------------------------------------------------------------------------
-
-struct proto {
-    const uint8_t *at, *end;
-};
-
-struct field {
-    uint32_t number;
-    uint64_t value;     // of a varint, or of four or eight bytes
-    struct proto bytes; // of a field with a length
-};
-
-static bool varint(struct proto *p, uint64_t *value) {
-    *value = 0;
-    for (int shift = 0; shift < 64 && p->at < p->end; shift += 7) {
-        uint8_t b = *p->at++;
-        *value |= (uint64_t)(b & 0x7f) << shift;
-        if (b < 0x80) return true;
-    }
-    return false;
-}
-
-static bool fixed(struct proto *p, size_t n, uint64_t *value) {
-    if ((size_t)(p->end - p->at) < n) return false;
-    *value = 0;
-    for (size_t i = 0; i < n; i++) *value |= (uint64_t)p->at[i] << (8 * i);
-    p->at += n;
-    return true;
-}
-
-// The next field of a message; false at its end, or where it is broken: then *broken.
-static bool next_field(struct proto *p, struct field *f, bool *broken) {
-    uint64_t tag, n;
-    *f = (struct field){0};
-    if (p->at == p->end) return false;
-    *broken = true;
-    if (!varint(p, &tag) || tag >> 3 == 0 || tag >> 3 > UINT32_MAX) return false;
-    f->number = (uint32_t)(tag >> 3);
-    switch (tag & 7) {
-    case 0:
-        if (!varint(p, &f->value)) return false;
-        break;
-    case 1:
-        if (!fixed(p, 8, &f->value)) return false;
-        break;
-    case 2:
-        if (!varint(p, &n) || n > (uint64_t)(p->end - p->at)) return false;
-        f->bytes = (struct proto){p->at, p->at + n};
-        p->at += n;
-        break;
-    case 5:
-        if (!fixed(p, 4, &f->value)) return false;
-        break;
-    default:
-        return false;
-    }
-    *broken = false;
-    return true;
-}
-
 // ---- the model -----------------------------------------------------------------------------------------------------
 
 enum { MODEL_PIECE = 1, MODEL_TRAINER = 2, MODEL_NORMALIZER = 3 };
-enum { PIECE_TEXT = 1, PIECE_SCORE = 2, PIECE_TYPE = 3 };
 enum { TRAINER_TYPE = 3, TRAINER_SUFFIX = 24, TRAINER_UNK = 40, TRAINER_BOS = 41, TRAINER_EOS = 42, TYPE_BPE = 2 };
 enum { NORMALIZER_NAME = 1, NORMALIZER_MAP = 2, NORMALIZER_PREFIX = 3, NORMALIZER_SQUEEZE = 4, NORMALIZER_ESCAPE = 5 };
 
 // What tokenizer.model and tokenizer_config.json say besides the pieces; as absent fields have it.
 struct spm {
-    struct proto model;
+    struct spm_message model;
     uint64_t n_pieces;
     uint64_t type;                           // 1: unigram
     bool prefix, squeeze, escapes, suffixes; // of spaces
-    struct proto name, map;                  // of the normaliser
+    struct spm_message name, map;            // of the normaliser
     int64_t unk, bos, eos;
     const json_t *added; // added_tokens_decoder, or NULL
     bool legacy, add_bos, add_eos;
@@ -88,10 +28,10 @@ static int broken_at(const char *what, struct err *e) {
     return err_set(e, ERR_FORMAT, "%s is no protobuf of a SentencePiece model", what);
 }
 
-static int read_trainer(struct spm *s, struct proto p, struct err *e) {
-    struct field f;
+static int read_trainer(struct spm *s, struct spm_message p, struct err *e) {
+    struct spm_field f;
     bool broken = false;
-    while (next_field(&p, &f, &broken)) {
+    while (spm_next(&p, &f, &broken)) {
         if (f.number == TRAINER_TYPE) s->type = f.value;
         if (f.number == TRAINER_SUFFIX) s->suffixes = f.value != 0;
         if (f.number == TRAINER_UNK) s->unk = (int32_t)f.value;
@@ -101,10 +41,10 @@ static int read_trainer(struct spm *s, struct proto p, struct err *e) {
     return broken ? broken_at("trainer_spec", e) : ERR_OK;
 }
 
-static int read_normalizer(struct spm *s, struct proto p, struct err *e) {
-    struct field f;
+static int read_normalizer(struct spm *s, struct spm_message p, struct err *e) {
+    struct spm_field f;
     bool broken = false;
-    while (next_field(&p, &f, &broken)) {
+    while (spm_next(&p, &f, &broken)) {
         if (f.number == NORMALIZER_NAME) s->name = f.bytes;
         if (f.number == NORMALIZER_MAP) s->map = f.bytes;
         if (f.number == NORMALIZER_PREFIX) s->prefix = f.value != 0;
@@ -132,11 +72,11 @@ static int refuse(const struct spm *s, struct err *e) {
 }
 
 static int read_model(struct spm *s, struct err *e) {
-    struct proto p = s->model;
-    struct field f;
+    struct spm_message p = s->model;
+    struct spm_field f;
     bool broken = false;
     int rc = ERR_OK;
-    while (!rc && next_field(&p, &f, &broken)) {
+    while (!rc && spm_next(&p, &f, &broken)) {
         if (f.number == MODEL_PIECE) s->n_pieces++;
         if (f.number == MODEL_TRAINER) rc = read_trainer(s, f.bytes, e);
         if (f.number == MODEL_NORMALIZER) rc = read_normalizer(s, f.bytes, e);
@@ -145,37 +85,20 @@ static int read_model(struct spm *s, struct err *e) {
     return broken ? broken_at("the file", e) : refuse(s, e);
 }
 
-static int read_piece(struct proto p, struct vocab_token *token, uint32_t id, struct err *e) {
-    static const enum vocab_type types[] = {VOCAB_NORMAL, VOCAB_NORMAL, VOCAB_UNKNOWN, VOCAB_CONTROL,
-                                            VOCAB_USER,   VOCAB_UNUSED, VOCAB_BYTE};
-    struct field f;
-    bool broken = false;
-    *token = (struct vocab_token){.spelling = "", .type = VOCAB_NORMAL};
-    while (next_field(&p, &f, &broken)) {
-        if (f.number == PIECE_TEXT && f.bytes.end - f.bytes.at <= LIMIT_TOKEN_BYTES * 2) {
-            token->spelling = (const char *)f.bytes.at;
-            token->len_bytes = (uint32_t)(f.bytes.end - f.bytes.at);
-        }
-        uint32_t bits = (uint32_t)f.value;
-        if (f.number == PIECE_SCORE) memcpy(&token->score, &bits, sizeof bits);
-        if (f.number == PIECE_TYPE && f.value < sizeof types / sizeof *types) token->type = types[f.value];
-    }
-    if (broken || token->len_bytes == 0)
-        return err_set(e, ERR_FORMAT, "pieces[%u] is broken, empty or longer than %d bytes", id, LIMIT_TOKEN_BYTES * 2);
-    return ERR_OK;
-}
-
 static int read_pieces(const struct spm *s, struct vocab *v, struct err *e) {
-    struct proto p = s->model;
-    struct field f;
-    bool broken = false;
+    static const enum vocab_type types[] = {
+        [SPM_NORMAL] = VOCAB_NORMAL, [SPM_UNKNOWN] = VOCAB_UNKNOWN, [SPM_CONTROL] = VOCAB_CONTROL,
+        [SPM_USER] = VOCAB_USER,     [SPM_UNUSED] = VOCAB_UNUSED,   [SPM_BYTE] = VOCAB_BYTE};
+    struct spm_message m = s->model;
+    struct spm_piece p;
     uint32_t id = 0;
-    int rc = ERR_OK;
-    while (!rc && next_field(&p, &f, &broken)) {
-        struct vocab_token token;
-        if (f.number != MODEL_PIECE) continue;
-        rc = read_piece(f.bytes, &token, id, e);
-        if (!rc) rc = vocab_set(v, "pieces", id++, &token, e);
+    bool found;
+    int rc = spm_next_piece(&m, &id, &p, &found, e);
+    for (; !rc && found; rc = spm_next_piece(&m, &id, &p, &found, e)) {
+        struct vocab_token token = {
+            .spelling = p.text, .len_bytes = p.len_bytes, .score = p.score, .type = types[p.type]};
+        rc = vocab_set(v, "pieces", id - 1, &token, e);
+        if (rc) break;
     }
     return rc;
 }

@@ -1,4 +1,5 @@
 // Normaliser, pre-tokenizer and decoder of a tokenizer.json.
+#include "text/pre.h"
 #include "text/tokenizer_json.h"
 #include <stdlib.h>
 #include <string.h>
@@ -143,12 +144,11 @@ static int load_metaspace(struct tokenizer *t, const json_t *p, struct err *e) {
 }
 
 static int load_byte_level(struct tokenizer *t, const json_t *p, struct err *e) {
-    static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
     int rc = ERR_OK;
     t->decoder.alphabet = true;
     if (tokenizer_json_flag(p, "add_prefix_space", true)) rc = pretok_add_prefix(&t->pretok, e);
     if (!rc && tokenizer_json_flag(p, "use_regex", true))
-        rc = pretok_add(&t->pretok, gpt2, sizeof gpt2 - 1, false, PRETOK_ISOLATED, false, e);
+        rc = pretok_add(&t->pretok, PRE_GPT2, sizeof PRE_GPT2 - 1, false, PRETOK_ISOLATED, false, e);
     return rc;
 }
 

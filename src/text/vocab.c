@@ -1,5 +1,6 @@
 #include "text/vocab.h"
 #include "base/limits.h"
+#include "os/random.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistr.h>
@@ -13,8 +14,7 @@ int vocab_init(struct vocab *v, const char *what, uint64_t n, struct err *e) {
     v->tokens = calloc(n, sizeof *v->tokens);
     if (!v->tokens) return err_set(e, ERR_NOMEM, "no memory for %llu tokens", (unsigned long long)n);
     v->n = (uint32_t)n;
-    // The spellings come with the model; whoever prepares collisions there only slows down his own model's start.
-    strmap_init(&v->ids, n, KEYS_MAX, 0x6c6f6f6d);
+    strmap_init(&v->ids, n, KEYS_MAX, random_u64());
     return ERR_OK;
 }
 

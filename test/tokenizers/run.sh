@@ -13,6 +13,10 @@ for tool in node npm; do
         exit 77
     fi
 done
+if ! node -e 'process.exit(parseInt(process.versions.node) >= 18 ? 0 : 1)'; then
+    echo "skipped: needs node 18 or later, here is $(node --version)"
+    exit 77
+fi
 mkdir -p "$folder"
 if ! cmp -s "$here/package-lock.json" "$folder/installed"; then
     cp "$here/package.json" "$here/package-lock.json" "$here/.npmrc" "$folder/"

@@ -68,6 +68,23 @@ static void expect_error(const char *path, const char *body, int status, const c
     json_decref(j);
 }
 
+// Far too long: that is said before anybody counts, so how long it is exactly is not.
+static void refuses_the_endless(void) {
+    enum { N = 1 << 20 };
+    static const char *const kinds[][3] = {
+        {"/v1/completions", "{\"model\":\"demo\",\"prompt\":\"", "\"}"},
+        {"/v1/chat/completions", "{\"model\":\"demo\",\"messages\":[{\"role\":\"user\",\"content\":\"", "\"}]}"}};
+    for (int i = 0; i < 2; i++) {
+        char *body = malloc(N + 256);
+        assert_non_null(body);
+        size_t n = (size_t)snprintf(body, 256, "%s", kinds[i][1]);
+        memset(body + n, ' ', N);
+        snprintf(body + n + N, 256 - n, "%s", kinds[i][2]);
+        expect_error(kinds[i][0], body, 400, "context_length_exceeded", "or more in the");
+        free(body);
+    }
+}
+
 static void test_errors(void **state) {
     (void)state;
     expect_error("/v1/completions", "{\"model\":\"gpt-4\",\"prompt\":\"a\"}", 404, "model_not_found", "'demo'");
@@ -89,6 +106,7 @@ static void test_errors(void **state) {
     for (int i = 0; i < 511; i++) strcat(body, ",1");
     strcat(body, "]}");
     expect_error("/v1/completions", body, 400, "context_length_exceeded", "512 in the prompt");
+    refuses_the_endless();
     expect_error("/v1/chat/completions", "{\"model\":\"demo\",\"messages\":[{\"role\":\"bad\",\"content\":\"\"}]}", 400,
                  "invalid_value", "bad");
     json_t *j = fx_ask("/v1/chat/completions",

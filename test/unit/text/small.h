@@ -11,8 +11,8 @@
 
 // Ids: 0 <unk>, 1 <s>, 2 </s>, then a token a byte, then these, the best score first; SMALL_USER is user-defined.
 enum { SMALL_BYTE0 = 3, HE = 259, LL, HELL, HELLO, M_HELLO, M_W, MM, EA, MARK, H, E, L, O, W, A, SMALL_USER, SMALL_N };
-static const char *const small_pieces[] = {"he", "ll", "hell", "hello", M "hello", M "w", M M, "\xc3\xa9\x61",
-                                           M,    "h",  "e",    "l",     "o",       "w",   "a", "[u]"};
+static const char *const small_pieces[] = {"he", "ll", "hell", "hello", (M "hello"), (M "w"), (M M), "\xc3\xa9\x61",
+                                           M,    "h",  "e",    "l",     "o",         "w",     "a",   "[u]"};
 // The same joins as a list.
 static const char *const small_merges[] = {"h e", "l l", "he ll", "hell o", M " hello", M " w", M " " M};
 enum { SMALL_MERGES = sizeof small_merges / sizeof *small_merges };

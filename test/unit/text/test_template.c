@@ -120,7 +120,23 @@ static void templates_of_the_config(void **state) {
     assert_int_equal(chat_template_new("x", "[", t, NULL, &ct, &e), ERR_FORMAT);
     assert_int_equal(chat_template_new("a\n{% if %}", NULL, t, NULL, &ct, &e), ERR_FORMAT);
     assert_non_null(strstr(e.text, "line 2"));
+    assert_int_equal(chat_template_new(NULL, "{\"chat_template\": \"{% if %}\"}", t, NULL, &ct, &e), ERR_FORMAT);
+    if (strncmp(e.text, "tokenizer_config.json: chat template \"default\": line 1", 54) != 0) fail_msg("%s", e.text);
     assert_null(ct);
+}
+
+static void a_broken_one_of_a_gguf(void **state) {
+    (void)state;
+    static const char want[] = "x.gguf: tokenizer.chat_template: chat template \"default\": line 1";
+    struct buf b = small_gguf(&(struct small_gguf){.chat_template = "{% if %}"});
+    struct gguf *g = NULL;
+    struct chat_template *ct = NULL;
+    struct err e = {0};
+    if (gguf_new(b.data, b.len_bytes, &g, &e)) fail_msg("%s", e.text);
+    assert_int_equal(chat_template_open_gguf(g, "x.gguf", NULL, t, NULL, &ct, &e), ERR_FORMAT);
+    if (strncmp(e.text, want, sizeof want - 1) != 0) fail_msg("%s", e.text);
+    gguf_free(g);
+    buf_fini(&b);
 }
 
 static void templates_of_a_gguf(void **state) {
@@ -414,6 +430,7 @@ int main(void) {
         cmocka_unit_test(the_environment_is_that_of_the_reference),
         cmocka_unit_test(templates_of_the_config),
         cmocka_unit_test(templates_of_a_gguf),
+        cmocka_unit_test(a_broken_one_of_a_gguf),
         cmocka_unit_test(errors_of_a_template),
         cmocka_unit_test(files_of_a_model),
         cmocka_unit_test(lists_of_parts),

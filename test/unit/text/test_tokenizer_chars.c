@@ -163,6 +163,7 @@ static void unknown_characters(void **state) {
     struct small_json y = {.model = "\"unk_token\": \"<unk>\", \"fuse_unk\": true"};
     struct tokenizer *t = from_json(&y);
     EXPECT(t, "xyzaxy", true, MARK, 0, A, 0);
+    assert_int_equal(tokenizer_least_tokens(t, "xyzaxy", 6), 0); // all of x may be one
     tokenizer_free(t);
     y.model = "\"unk_token\": \"<unk>\"";
     t = from_json(&y);
@@ -294,6 +295,8 @@ static void giant_texts(void **state) {
         for (size_t i = 0; i < len; i++) text[i] = fills[k][i % n];
         ids_clear(&ids);
         assert_int_equal(tokenizer_encode(t, text, len, true, &ids, NULL), 0);
+        size_t least = tokenizer_least_tokens(t, text, len);
+        assert_true(least <= ids.n && least > len / 20);
         if (k == 1) assert_int_equal(ids.n, N / 2 + 1);
         if (k == 2) assert_int_equal(ids.n, len / 5);
         if (k == 5) assert_int_equal(ids.n, len / 4);

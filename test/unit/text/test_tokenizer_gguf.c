@@ -72,6 +72,7 @@ static void same(const struct tokenizer *a, const struct tokenizer *b, const cha
     if (tokenizer_encode(a, text, n, special, &x, &e) || tokenizer_encode(b, text, n, special, &y, &e))
         fail_msg("%s", e.text);
     assert_int_equal(x.n, y.n);
+    assert_true(tokenizer_least_tokens(a, text, n) <= x.n);
     assert_memory_equal(x.data, y.data, x.n * sizeof *x.data);
     ids_fini(&x);
     ids_fini(&y);
@@ -82,8 +83,8 @@ static void gguf_and_json_agree(void **state) {
     char *json, *prose;
     size_t json_bytes, prose_bytes;
     struct err e = {0};
-    struct tokenizer *a, *b;
-    struct gguf *g;
+    struct tokenizer *a = NULL, *b = NULL;
+    struct gguf *g = NULL;
     if (file_read(FOLDER "tokenizer.json", 64 << 20, &json, &json_bytes, &e)) fail_msg("%s", e.text);
     if (file_read(LOOM_SOURCE_DIR "/README.md", 1 << 20, &prose, &prose_bytes, &e)) fail_msg("%s", e.text);
     json_t *root = json_loadb(json, json_bytes, JSON_ALLOW_NUL, NULL);
