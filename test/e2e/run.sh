@@ -202,7 +202,7 @@ json.dump(d, open("config.json", "w"))
 END'
 broken "generation_config.json" "a link in a circle" sh -c 'rm generation_config.json; ln -s generation_config.json .'
 broken "model.safetensors" "weights behind a link in a circle" ln -s model.safetensors .
-broken "vocab_size of config.json is 8192" "a token without a row" \
+broken "vocab_size is 8192" "a token without a row" \
     sed -i 's/"id": 3750,/"id": 9000,/' tokenizer.json
 broken tokenizer.json "no tokenizer.json" rm tokenizer.json
 broken tokenizer.json "tokenizer.json cut off" truncate -s 1000 tokenizer.json
