@@ -68,6 +68,6 @@ enum {
     LIMIT_PULL_PATH = 1024,          // bytes of a path in it, with the NUL
     LIMIT_PULL_CONNECTIONS = 64,     // of one `loom pull`
     LIMIT_PULL_RANGES = 256,         // parts of a file that are here while others are missing
-    LIMIT_PULL_URL = 8192,            // bytes of a URL, with the NUL
-    LIMIT_MERGES = 4 * LIMIT_VOCAB // pairs of tokens that a tokenizer joins
+    LIMIT_PULL_URL = 8192,           // bytes of a URL, with the NUL
+    LIMIT_MERGES = 4 * LIMIT_VOCAB   // pairs of tokens that a tokenizer joins
 };
