@@ -127,7 +127,7 @@ static void put_min_block(const struct min_block *b, bool five, uint8_t *out) {
     for (uint32_t i = 0; i < GROUPS; i++) {
         for (uint32_t k = 0; k < QUANT_GROUP; k++) {
             uint8_t *byte = &low[i / 2 * QUANT_GROUP + k], code = (uint8_t)b->q[i][k];
-            *byte = i & 1 ? (uint8_t)(*byte | (code & 15) << 4) : (uint8_t)(code & 15);
+            *byte = (uint8_t)(i & 1 ? *byte | (code & 15) << 4 : code & 15);
             if (five) high[k] = (uint8_t)(high[k] | (code >> 4) << i);
         }
     }
