@@ -16,7 +16,7 @@ enum {
     IMPROVE_US = 1000 * 1000,           // idle for so long before a spare is taken in
     IMPROVE_MAX_US = 300 * 1000 * 1000, // after spares failed again and again
     RETRY_US = 1000 * 1000,             // until a stage is tried again whose second holder failed
-    RETRY_MAX_US = 60 * 1000 * 1000,    // after it failed again and again
+    RETRY_MAX_US = 10 * 1000 * 1000,    // after it failed again and again
     SHAKEN_US = 500 * 1000,             // after a loss, what those before it say is about the broken link
     SLOW_US = 2 * 1000 * 1000,          // a holder may be behind the steps that are done for so long
     CALM_US = 500 * 1000,               // a suspect is well for so long before the alarm ends
