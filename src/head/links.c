@@ -110,7 +110,6 @@ static void on_heartbeat(struct peer *p, const struct link_frame *f, struct err 
     p->info.busy_us = m.busy_us;
     p->info.waited = m.waited;
     p->info.rtt_ms = (double)m.rtt_us / 1000;
-    p->info.heard_us = clock_now_us();
     for (uint32_t i = 0; i < m.n_stages; i++) {
         const struct control_stage_state *s = &m.stage[i];
         state[i] = (struct cluster_stage_state){
@@ -361,7 +360,7 @@ uint32_t links_nodes(const struct links *k, struct links_node *out, uint32_t max
         if (p->kind != PEER_NODE) continue;
         out[n] = p->info;
         if (p->info.epoch != k->epoch) out[n].blocks_used = out[n].slots_used = 0; // the route goes without it
-        out[n].silent_us = now_us - out[n].heard_us;
+        out[n].silent_us = now_us - p->heard_us;
         out[n].sent_bytes = link_sent_bytes(p->link);
         out[n++].received_bytes = link_received_bytes(p->link);
     }

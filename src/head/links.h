@@ -73,8 +73,7 @@ struct links_node {
     uint64_t steps, busy_us, waited;
     uint64_t sent_bytes, received_bytes;
     double rtt_ms;      // of heartbeats
-    uint64_t heard_us;  // when the last one came, or when it joined
-    uint64_t silent_us; // since then
+    uint64_t silent_us; // since its last frame
 };
 // Fills out[0..max) and returns how many nodes are linked.
 uint32_t links_nodes(const struct links *k, struct links_node *out, uint32_t max);

@@ -123,7 +123,7 @@ void links_join(struct peer *p, const struct link_frame *f) {
     p->port = m.port;
     p->boot = m.boot;
     p->heard_us = clock_now_us();
-    p->info = (struct links_node){.node = p->id, .memory_bytes = m.memory_bytes, .heard_us = p->heard_us};
+    p->info = (struct links_node){.node = p->id, .memory_bytes = m.memory_bytes};
     snprintf(p->info.name, sizeof p->info.name, "%s", m.name);
     snprintf(p->info.isa, sizeof p->info.isa, "%s", m.isa);
     snprintf(p->info.address, sizeof p->info.address, "%s", link_peer_address(p->link));

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GATING_SOFTMAX = 1, GATING_SIGMOID = 2 };
-
 // How one architecture's settings are called in its folders, and what its files do not say.
 static const struct profile {
     const char *arch, *hf;

@@ -9,6 +9,8 @@
 #include "weights/tensors.h"
 #include <stddef.h>
 
+enum { GATING_SOFTMAX = 1, GATING_SIGMOID = 2 }; // values of expert_gating_func
+
 // t: an opened GGUF file. *config is the text of a config.json, *generation of a generation_config.json or NULL; both
 // the caller's to free(). An architecture or a setting that this build does not compute is ERR_UNSUPPORTED with its
 // key.

@@ -2,6 +2,7 @@
 
 #include "model/family.h"
 #include "model/fields.h"
+#include "model/gguf_config.h"
 #include "model/rope.h"
 #include "weights/gguf_names.h"
 
@@ -10,7 +11,7 @@
 #include <string.h>
 
 static const char FILE_NAME[] = "config.json";
-enum { QUANTIZATION_VERSION = 2, GATING_SOFTMAX = 1, GATING_SIGMOID = 2, NO_ROPE_EVERY = 4 };
+enum { QUANTIZATION_VERSION = 2, NO_ROPE_EVERY = 4 };
 
 // Keys on their way into a writer; after the first failure nothing more is added.
 struct keys {
