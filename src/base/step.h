@@ -53,6 +53,13 @@ void step_copy(struct step *to, const struct step *from);
 // parameters finite and in range. A step from the wire is used only after this returned ERR_OK.
 int step_check(const struct step *s, uint32_t n_vocab, uint32_t n_kv_blocks, struct err *e) MUST_CHECK;
 
+// What a holder of a stage says of itself when it cannot go on.
+enum stage_failure {
+    STAGE_BROKEN,    // it does not work
+    STAGE_NO_REPLAY, // it is well, but cannot give the replay that was asked for
+    STAGE_GAP        // it is well, but lacks steps, and knows nothing any more until it is filled anew
+};
+
 // What the output head's stage sends back: one entry per sequence of the step that has sample set or met a fault (on
 // any stage so far), in their order.
 struct step_result {

@@ -278,14 +278,16 @@ static void note_failed(struct cluster *c, uint64_t now_us, struct hold *h, uint
     }
 }
 
-void cluster_failed(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage, bool no_replay,
-                    const char *why) {
+void cluster_failed(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage,
+                    enum stage_failure what, const char *why) {
     wake(c, now_us);
     struct hold *h = epoch == c->epoch ? holders_find(c, stage, node) : NULL;
-    if (no_replay && c->phase == CLUSTER_UP && epoch == c->epoch) {
+    if (what == STAGE_NO_REPLAY && c->phase == CLUSTER_UP && epoch == c->epoch) {
         uint32_t to = node == CLUSTER_HEAD ? 0 : stage + 1;
         if (to < c->plan.n_stages && (h || node == CLUSTER_HEAD)) holders_no_replay(c, now_us, to, node, why);
-    } else if (h && !no_replay) {
+    } else if (h && what == STAGE_BROKEN) {
+        note_failed(c, now_us, h, stage, why);
+    } else if (h && what == STAGE_GAP && c->phase == CLUSTER_UP && !holders_feed_anew(now_us, h)) {
         note_failed(c, now_us, h, stage, why);
     }
     settle(c, now_us);

@@ -12,6 +12,7 @@
 //               |           |          |         |        LEVEL: it has every step up to stable, and counts for it
 //               +-----------+----------+---------+--> gone (lost, failed, unloaded)
 #pragma once
+#include "base/step.h"
 #include "plan/plan.h"
 
 enum cluster_redundancy {
@@ -99,10 +100,10 @@ void cluster_ready(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t e
 // The replay that was sent to node is computed.
 void cluster_fed(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage);
 // The stage does not work there. It is believed only after two heartbeats' time: most often a neighbour died, and the
-// loss of that one is told at almost the same moment. no_replay: the stage is well, but cannot give the replay that the
-// last NEXT or FEED asked for. Of a FEED: node is CLUSTER_HEAD, stage 0.
-void cluster_failed(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage, bool no_replay,
-                    const char *why);
+// loss of that one is told at almost the same moment. STAGE_NO_REPLAY: of what the last NEXT or FEED asked for; of a
+// FEED: node is CLUSTER_HEAD, stage 0. STAGE_GAP: the holder is filled anew, at once.
+void cluster_failed(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage,
+                    enum stage_failure what, const char *why);
 // Its machine is wanted back (it holds nothing new, and what it has is handed over), or is free again. Where nobody has
 // room for what it holds, there is a new epoch without it; if the model does not fit then, it stays for as long as
 // requests live.

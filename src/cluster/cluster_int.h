@@ -18,6 +18,7 @@ enum {
     RETRY_US = 1000 * 1000,             // until a stage is tried again whose second holder failed
     RETRY_MAX_US = 10 * 1000 * 1000,    // after it failed again and again
     SHAKEN_US = 500 * 1000,             // after a loss, what those before it say is about the broken link
+    GAPS_MAX = 8,                       // a holder that lacks steps is filled anew so often, and has failed then
     SLOW_US = 2 * 1000 * 1000,          // a holder may be behind the steps that are done for so long
     CALM_US = 500 * 1000,               // a suspect is well for so long before the alarm ends
     CALM_MAX_US = 4 * 1000 * 1000,      // after alarms that were false again and again
@@ -57,6 +58,7 @@ struct hold {
     uint32_t feed;        // the number of that attempt
     uint64_t progress_us; // LOADING, FEEDING: when something moved
     uint64_t level_us;    // since when it is LEVEL
+    uint32_t n_gaps;      // it lacked steps and was filled anew
     uint64_t failed_us;   // NEVER, or when it said that it failed
     char failed_why[160];
     uint64_t behind_us, behind_step; // NEVER, or since when it has not had that step, which is done
@@ -152,6 +154,8 @@ void holders_node_gone(struct cluster *c, uint64_t now_us, uint64_t node);
 void holders_drop(struct cluster *c, uint64_t now_us, uint32_t stage, uint32_t k, bool failed);
 void holders_no_replay(struct cluster *c, uint64_t now_us, uint32_t stage, uint64_t feeder, const char *why);
 void holders_state(struct cluster *c, uint64_t now_us, struct hold *h, const struct cluster_stage_state *s);
+// It lacks steps. False: that happened too often.
+bool holders_feed_anew(uint64_t now_us, struct hold *h);
 void holders_promote(struct cluster *c, uint64_t now_us); // in vacant posts; or a stage is lost
 // Failures that are believed by now, and loading or feeding that does not go on.
 void holders_check(struct cluster *c, uint64_t now_us);

@@ -10,7 +10,7 @@
 //                        ^    ^                           | |  ^                            | |
 //                        |    +---------------------------+ |  |  it went back in its steps | |
 //                        |     nobody needs it fed          +--+ <--------------------------+ |
-//                        |                  another feeder: anew                              |
+//                        |                  another feeder, or it lacks steps: anew           |
 //                        +--------------------------------------------------------------------+
 //
 // Those of the first moment are LEVEL as soon as the epoch is up: every step from 1 on is on its way to them.
@@ -140,6 +140,15 @@ void holders_state(struct cluster *c, uint64_t now_us, struct hold *h, const str
     h->accepted = s->accepted;
     h->done = s->done;
     h->lag_us = s->lag_us;
+}
+
+bool holders_feed_anew(uint64_t now_us, struct hold *h) {
+    if (h->phase != HOLDING_FEEDING && h->phase != HOLDING_LEVEL) return true; // of a feed that is over
+    if (h->level_us != NEVER && now_us >= h->level_us + STEADY_US) h->n_gaps = 0;
+    if (++h->n_gaps > GAPS_MAX) return false;
+    h->phase = HOLDING_RESIDENT;
+    h->progress_us = now_us;
+    return true;
 }
 
 static int rank(struct cluster *c, const struct hold *h, uint64_t now_us) {

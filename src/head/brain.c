@@ -153,9 +153,9 @@ void brain_node_fed(struct brain *b, uint64_t now_us, uint64_t node, uint32_t ep
     sync(b, now_us);
 }
 
-void brain_node_failed(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage, bool no_replay,
-                       const char *why) {
-    cluster_failed(b->cluster, now_us, node, epoch, stage, no_replay, why);
+void brain_node_failed(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage,
+                       enum stage_failure what, const char *why) {
+    cluster_failed(b->cluster, now_us, node, epoch, stage, what, why);
     sync(b, now_us);
 }
 

@@ -64,8 +64,8 @@ void brain_heartbeat(struct brain *b, uint64_t now_us, uint64_t node, uint32_t e
                      const struct cluster_stage_state *states, uint32_t n_states, uint64_t loading_bytes);
 void brain_node_ready(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage);
 void brain_node_fed(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage);
-void brain_node_failed(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage, bool no_replay,
-                       const char *why);
+void brain_node_failed(struct brain *b, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage,
+                       enum stage_failure what, const char *why);
 void brain_node_leave(struct brain *b, uint64_t now_us, uint64_t node, bool leave, const char *why);
 // From any holder of the last stage; one that came already changes nothing. node: who is accused if it is nonsense.
 void brain_step_result(struct brain *b, uint64_t now_us, uint64_t node, const struct step_result *r);

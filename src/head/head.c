@@ -153,9 +153,10 @@ static void on_fed(void *arg, uint64_t node, uint32_t epoch, uint32_t stage) {
     head_act(h);
 }
 
-static void on_failed(void *arg, uint64_t node, uint32_t epoch, uint32_t stage, bool no_replay, const char *why) {
+static void on_failed(void *arg, uint64_t node, uint32_t epoch, uint32_t stage, enum stage_failure what,
+                      const char *why) {
     struct head *h = arg;
-    brain_node_failed(h->brain, clock_now_us(), node, epoch, stage, no_replay, why);
+    brain_node_failed(h->brain, clock_now_us(), node, epoch, stage, what, why);
     head_act(h);
 }
 

@@ -145,13 +145,13 @@ static void on_tokens(struct peer *p, const struct link_frame *f, struct err *e)
 static void on_failed(struct peer *p, const struct link_frame *f, struct err *e) {
     struct links *k = p->links;
     char why[CONTROL_TEXT_MAX];
-    bool no_replay;
-    if (control_get_failed(k->control, f->control, f->h.control_bytes, why, &no_replay, e)) {
+    enum stage_failure what;
+    if (control_get_failed(k->control, f->control, f->h.control_bytes, why, &what, e)) {
         links_nonsense(p, e->text);
         return;
     }
     LOG_W("links", "node %lu: stage %u of epoch %u: %s", p->id, f->h.stage, f->h.epoch, why);
-    k->handlers.failed(k->handlers.arg, p->id, f->h.epoch, f->h.stage, no_replay, why);
+    k->handlers.failed(k->handlers.arg, p->id, f->h.epoch, f->h.stage, what, why);
 }
 
 static void on_node_frame(struct peer *p, const struct link_frame *f) {

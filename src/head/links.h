@@ -22,7 +22,7 @@ struct links_handlers { // as in brain.h
     void (*ready)(void *arg, uint64_t node, uint32_t epoch, uint32_t stage);
     void (*fed)(void *arg, uint64_t node, uint32_t epoch, uint32_t stage);
     // node may be CLUSTER_HEAD: the replay that the last FEED asked for cannot be given.
-    void (*failed)(void *arg, uint64_t node, uint32_t epoch, uint32_t stage, bool no_replay, const char *why);
+    void (*failed)(void *arg, uint64_t node, uint32_t epoch, uint32_t stage, enum stage_failure what, const char *why);
     void (*leave)(void *arg, uint64_t node, bool leave, const char *why);
     void (*result)(void *arg, uint64_t node, const struct step_result *r);
 };

@@ -73,7 +73,7 @@ void assign_fail(struct assignment *a, const char *why) {
     a->state = ASSIGN_FAILED;
     feed_close_all(a);
     feed_check_room(a);
-    session_send_failed(a->node, a->epoch, a->stage, false, why);
+    session_send_failed(a->node, a->epoch, a->stage, STAGE_BROKEN, why);
 }
 
 void assign_keep_all(struct node *n) {
@@ -160,7 +160,7 @@ void assign_load(struct node *n, const struct frame_header *h, const struct cont
     int rc = check_load(n, h, m, &e);
     if (!rc) rc = create(n, h, m, &a, &e);
     if (rc) {
-        session_send_failed(n, h->epoch, h->stage, false, e.text);
+        session_send_failed(n, h->epoch, h->stage, STAGE_BROKEN, e.text);
         return;
     }
     LOG_I("node", "epoch %u: stage %u of %u, layers [%u, %u), %u KV blocks, %s", h->epoch, h->stage, m->n_stages, m->a,

@@ -67,7 +67,7 @@ struct assignment {
     uint64_t max_in_bytes;            // its bound
     bool full;                        // so much of it is used that those who send are made to wait
     uint64_t filled_by, filled_at_us; // who began the last replay, and when it sent its last piece or step; 0: nobody
-    uint64_t empty_since_us;          // a step came that an empty holder cannot take; 0: none did
+    uint64_t empty_since_us;          // a step came that an empty holder cannot take, or it was emptied; 0: neither
     bool filling;                     // that replay is under way
     struct sent *sent;                // what went out; NULL: the last stage
     struct next_holder *next[LIMIT_HOLDERS];

@@ -62,10 +62,21 @@ static int take_replay(struct assignment *a, uint64_t sender, const struct piece
     if (p->first) {
         a->filled_by = sender;
         a->filling = true;
+        a->empty_since_us = 0;
     }
     if (!a->filling || a->filled_by != sender) return ERR_OK; // another one began since
     a->filling = !p->last;
     return holder_replay(a->holder, p->step->id, p->first, p->last, p->step, p->hidden, p->fault, e);
+}
+
+// Steps are missing for good: who fills it has passed over them (it was far behind and computed them as one chunk, or a
+// link broke), or is silent. Only a replay helps. Until it comes the holder is empty.
+static void ask_for_replay(struct assignment *a, const char *why) {
+    holder_forget(a->holder);
+    a->filled_by = 0;
+    a->filling = false;
+    a->empty_since_us = clock_now_us();
+    session_send_failed(a->node, a->epoch, a->stage, STAGE_GAP, why);
 }
 
 static void take(struct assignment *a, uint64_t sender, const struct piece *p) {
@@ -77,8 +88,11 @@ static void take(struct assignment *a, uint64_t sender, const struct piece *p) {
         a->full = true;
         peers_hold(a);
     }
-    if (rc == ERR_FORMAT && !p->replay && will_be_closed(a, sender)) return;
-    if (rc) assign_fail(a, e.text);
+    if (rc == ERR_FORMAT && !p->replay) {
+        if (!will_be_closed(a, sender)) ask_for_replay(a, e.text);
+    } else if (rc) {
+        assign_fail(a, e.text);
+    }
 }
 
 static int unpack(struct node *n, const struct assignment *a, const struct link_frame *f, struct control_step_mark *m,
@@ -135,7 +149,7 @@ static void open_cursor(struct next_holder *h) {
     if (!rc) return;
     h->cursor = NULL;
     LOG_W("node", "stage %u: nothing for %s: %s", a->stage, h->who.name, e.text);
-    session_send_failed(a->node, a->epoch, a->stage, true, e.text);
+    session_send_failed(a->node, a->epoch, a->stage, STAGE_NO_REPLAY, e.text);
 }
 
 void feed_open_all(struct assignment *a) {

@@ -122,7 +122,13 @@ static void finish(struct assignment *a, struct work *w) {
     measure(a, w);
     if (a->is_last && j->send && a->state != ASSIGN_KEPT) session_send_tokens(a->node, a, &w->result);
     if (a->sent) keep_output(a, w);
-    if (j->fed && a->state != ASSIGN_KEPT) session_send(a->node, FRAME_FED, a->epoch, a->stage, j->step->id);
+}
+
+// Not of one that was forgotten meanwhile.
+static void tell_fed(const struct assignment *a, uint64_t as_of) {
+    struct holder_counts c;
+    holder_counts(a->holder, &c);
+    if (c.done == as_of) session_send(a->node, FRAME_FED, a->epoch, a->stage, as_of);
 }
 
 static void job_done(struct node *n, struct work *w) {
@@ -132,7 +138,10 @@ static void job_done(struct node *n, struct work *w) {
     a->n_out--;
     n->lazy_out -= !a->at_hot;
     if (alive && !w->rc) finish(a, w);
+    bool fed = alive && !w->rc && w->job->fed && a->state != ASSIGN_KEPT;
+    uint64_t step = w->job->step->id;
     holder_done(a->holder, w->job);
+    if (fed) tell_fed(a, step);
     if (alive && w->rc) assign_fail(a, w->e.text);
     feed_check_room(a);
     feed_pump(a);

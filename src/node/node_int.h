@@ -23,7 +23,7 @@ enum {
     NODE_NEXT_MS = 3000,            // for all of them, from the LOAD on
     NODE_BLAME_MIN_MS = 150,        // down for so long (or 2 heartbeats), after READY: the head is told
     NODE_GAP_MS = 500,              // who filled a holder is silent for so long: it will not close a gap any more
-    NODE_EMPTY_MS = 3000,           // an empty holder that hears steps waits so long for a replay
+    NODE_EMPTY_MS = 3000,           // an empty holder that hears steps waits so long before it asks for a replay
     NODE_REPLAY_OWED_MS = 300,      // a link that breaks so soon after a replay may have lost the end of it
     NODE_BYE_MS = 50,               // for the last frames to leave
     NODE_SILENT_MS = 5000,          // a head that echoes no heartbeat for so long (or 20 heartbeats) is gone
@@ -108,7 +108,7 @@ void session_bye(struct node *n); // tells the head that this node leaves; the l
 void session_fini(struct node *n);
 // A frame without content, if a head is there.
 void session_send(struct node *n, enum frame_type t, uint32_t epoch, uint32_t stage, uint64_t step);
-void session_send_failed(struct node *n, uint32_t epoch, uint32_t stage, bool no_replay, const char *why);
+void session_send_failed(struct node *n, uint32_t epoch, uint32_t stage, enum stage_failure what, const char *why);
 void session_send_tokens(struct node *n, const struct assignment *a, const struct step_result *r);
 void session_send_leave(struct node *n);
 

@@ -187,7 +187,7 @@ void peers_check(struct node *n, uint64_t now_us) {
         char text[320];
         snprintf(text, sizeof text, "the link to the next stage at %s: %s", a->next[0]->who.address, a->next[0]->why);
         a->link_blamed = true;
-        session_send_failed(n, a->epoch, a->stage, false, text);
+        session_send_failed(n, a->epoch, a->stage, STAGE_BROKEN, text);
     }
 }
 

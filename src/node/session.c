@@ -287,12 +287,12 @@ void session_send(struct node *n, enum frame_type t, uint32_t epoch, uint32_t st
     if (n->joined) link_send_control(n->head, h, (struct control_bytes){0});
 }
 
-void session_send_failed(struct node *n, uint32_t epoch, uint32_t stage, bool no_replay, const char *why) {
+void session_send_failed(struct node *n, uint32_t epoch, uint32_t stage, enum stage_failure what, const char *why) {
     if (!n->joined) return;
     n->good_since_us = clock_now_us();
     LOG_W("node", "epoch %u, stage %u: %s", epoch, stage, why);
     struct frame_header h = {.type = FRAME_FAILED, .epoch = epoch, .stage = stage};
-    link_send_control(n->head, h, control_put_failed(n->control, why, no_replay));
+    link_send_control(n->head, h, control_put_failed(n->control, why, what));
 }
 
 void session_send_tokens(struct node *n, const struct assignment *a, const struct step_result *r) {

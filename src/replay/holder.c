@@ -40,7 +40,7 @@ static void make_empty(struct holder *h) {
     h->n_waiting = h->waiting_rows = 0;
     h->waiting_bytes = 0;
     h->accepted = h->done = 0;
-    h->fed = h->replaying = h->broken = false;
+    h->fed = h->replaying = h->broken = h->forgot = false;
     bury(h);
 }
 
@@ -48,6 +48,11 @@ void holder_reset(struct holder *h) {
     ASSERT(h->n_jobs == 0, "%u jobs are out", h->n_jobs);
     make_empty(h);
     h->stable = h->catch_up = 0;
+}
+
+void holder_forget(struct holder *h) {
+    make_empty(h);
+    h->forgot = true;
 }
 
 static int keep_it(struct holder *h, const struct step *s, const void *hidden, const uint8_t *fault, struct kept **out,
@@ -67,7 +72,8 @@ static int keep_it(struct holder *h, const struct step *s, const void *hidden, c
 int holder_step(struct holder *h, const struct step *s, const void *hidden, const uint8_t *fault, struct err *e) {
     struct kept *r;
     if (s->id <= h->accepted) return ERR_OK;
-    if (h->replaying || s->id != h->accepted + 1 || (s->id != 1 && !h->fed))
+    bool is_start = s->id == 1 && !h->forgot;
+    if (h->replaying || s->id != h->accepted + 1 || (!is_start && !h->fed))
         return err_set(e, ERR_FORMAT, "step %llu does not follow on step %llu%s", (unsigned long long)s->id,
                        (unsigned long long)h->accepted, h->replaying ? ": a replay is not complete" : "");
     int rc = keep_it(h, s, hidden, fault, &r, e);

@@ -54,6 +54,8 @@ int holder_new(const struct holder_config *c, struct holder **h, struct err *e) 
 void holder_free(struct holder *h); // no job is out
 // A new epoch: nothing came yet. Jobs that are out have been finished.
 void holder_reset(struct holder *h);
+// Within an epoch: nothing came yet, and only a replay helps. Jobs that are out may be.
+void holder_forget(struct holder *h);
 
 // hidden and fault (NULL: zeros) are copied. ERR_FORMAT: a gap; ERR_LIMIT: more waits than the bound allows. The holder
 // is as before then; after ERR_FORMAT or ERR_LIMIT of a piece only a further first piece is taken.

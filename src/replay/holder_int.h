@@ -24,6 +24,7 @@ struct holder {
     struct holder_config config;
     bool hot, fed, replaying, broken; // broken: a piece of the replay was refused
     bool idle;
+    bool forgot; // within this epoch: only a replay helps
     uint32_t chunk_rows;
     uint64_t accepted, done, stable, as_of;
     uint64_t catch_up; // hot: steps up to this one were stable when it became so

@@ -107,54 +107,56 @@ int control_get_enrolled(struct control *c, const void *data, uint32_t len, stru
 }
 
 // One message for the three: what is not theirs stays false.
-static struct control_bytes put_text(struct control *c, const char *text, bool retry, bool no_replay) {
+static struct control_bytes put_text(struct control *c, const char *text, bool retry, enum stage_failure what) {
     char clean[CONTROL_TEXT_MAX];
     control_text_clean(text, clean, sizeof clean);
     Loom__Text p = LOOM__TEXT__INIT;
     p.text = clean;
     p.retry = retry;
-    p.no_replay = no_replay;
+    p.no_replay = what == STAGE_NO_REPLAY;
+    p.gap = what == STAGE_GAP;
     return control_pack(c, &p.base);
 }
 
 static int get_text(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], bool *retry,
-                    bool *no_replay, struct err *e) {
+                    enum stage_failure *what, struct err *e) {
     void *v;
     int rc = control_unpack(c, &loom__text__descriptor, data, len, &v, e);
     if (rc) return rc;
     const Loom__Text *p = v;
     *retry = p->retry;
-    *no_replay = p->no_replay;
+    *what = p->no_replay ? STAGE_NO_REPLAY : p->gap ? STAGE_GAP : STAGE_BROKEN;
     return control_take_text("text", p->text, text, CONTROL_TEXT_MAX, e);
 }
 
 struct control_bytes control_put_text(struct control *c, const char *text) {
-    return put_text(c, text, false, false);
+    return put_text(c, text, false, STAGE_BROKEN);
 }
 
 struct control_bytes control_put_refused(struct control *c, const char *text, bool retry) {
-    return put_text(c, text, retry, false);
+    return put_text(c, text, retry, STAGE_BROKEN);
 }
 
-struct control_bytes control_put_failed(struct control *c, const char *text, bool no_replay) {
-    return put_text(c, text, false, no_replay);
+struct control_bytes control_put_failed(struct control *c, const char *text, enum stage_failure what) {
+    return put_text(c, text, false, what);
 }
 
 int control_get_text(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], struct err *e) {
-    bool unused, unused2;
+    bool unused;
+    enum stage_failure unused2;
     return get_text(c, data, len, text, &unused, &unused2, e);
 }
 
 int control_get_refused(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], bool *retry,
                         struct err *e) {
-    bool unused;
+    enum stage_failure unused;
     return get_text(c, data, len, text, retry, &unused, e);
 }
 
-int control_get_failed(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], bool *no_replay,
-                       struct err *e) {
+int control_get_failed(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX],
+                       enum stage_failure *what, struct err *e) {
     bool unused;
-    return get_text(c, data, len, text, &unused, no_replay, e);
+    return get_text(c, data, len, text, &unused, what, e);
 }
 
 struct control_bytes control_put_join(struct control *c, const struct control_join *m) {

@@ -137,8 +137,7 @@ struct control_bytes control_put_fetch(struct control *c, const struct control_f
 struct control_bytes control_put_attach(struct control *c, const uint8_t key[CONTROL_KEY_BYTES]);
 struct control_bytes control_put_next(struct control *c, const struct control_next *m);
 struct control_bytes control_put_hot(struct control *c, bool hot);
-// FAILED. no_replay: the stage itself is well, but it cannot give the replay that NEXT asked for.
-struct control_bytes control_put_failed(struct control *c, const char *text, bool no_replay);
+struct control_bytes control_put_failed(struct control *c, const char *text, enum stage_failure what);
 struct control_bytes control_put_leave(struct control *c, bool leave, const char *why); // leave false: it is back
 
 // ERR_FORMAT or ERR_LIMIT names message and field; the struct holds nothing of use then.
@@ -168,8 +167,8 @@ int control_get_attach(struct control *c, const void *data, uint32_t len, uint8_
 int control_get_next(struct control *c, const void *data, uint32_t len, struct control_next *m,
                      struct err *e) MUST_CHECK;
 int control_get_hot(struct control *c, const void *data, uint32_t len, bool *hot, struct err *e) MUST_CHECK;
-int control_get_failed(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX], bool *no_replay,
-                       struct err *e) MUST_CHECK;
+int control_get_failed(struct control *c, const void *data, uint32_t len, char text[CONTROL_TEXT_MAX],
+                       enum stage_failure *what, struct err *e) MUST_CHECK;
 int control_get_leave(struct control *c, const void *data, uint32_t len, bool *leave, char why[CONTROL_TEXT_MAX],
                       struct err *e) MUST_CHECK;
 

@@ -28,20 +28,51 @@ static void take_stable(struct world *w, struct machine *m, uint64_t stable) {
     }
 }
 
+// As the node does it: what will come from another sender, or by a replay that is on its way, is waited for.
+static bool will_be_closed(struct world *w, struct part *p, uint64_t sender) {
+    struct holder_counts c;
+    holder_counts(p->holder, &c);
+    if (!p->filled_by && !c.fed) {
+        if (!p->empty_since_us) p->empty_since_us = w->net.now_us;
+        return w->net.now_us < p->empty_since_us + EMPTY;
+    }
+    return p->filled_by && p->filled_by != sender && w->net.now_us < p->filled_at_us + GAP;
+}
+
+static void ask_for_replay(struct world *w, struct part *p, const char *why) {
+    world_tell(w, p->machine->who, "stage %u of epoch %u: %s", p->stage, p->epoch, why);
+    w->stats->n_gaps++;
+    holder_forget(p->holder);
+    p->filled_by = 0;
+    p->filling = false;
+    p->empty_since_us = w->net.now_us;
+    struct msg *g = msg_new(MSG_FAILED, p->machine->session, p->epoch, p->stage);
+    g->failure = STAGE_GAP;
+    net_send(&w->net, p->machine->who, 0, g);
+}
+
+static int take_replay(struct part *p, uint64_t sender, const struct msg *g, struct err *e) {
+    if (g->first) {
+        p->filled_by = sender;
+        p->filling = true;
+        p->empty_since_us = 0;
+    }
+    if (!p->filling || p->filled_by != sender) return ERR_OK;
+    p->filling = !g->last;
+    return holder_replay(p->holder, g->step.id, g->first, g->last, &g->step, g->hidden, g->fault, e);
+}
+
 static void take(struct world *w, struct part *p, uint64_t sender, const struct msg *g) {
     struct err e;
-    int rc;
     if (!part_takes_steps(p)) return;
-    if (g->type == MSG_STEP) {
-        rc = holder_step(p->holder, &g->step, g->hidden, g->fault, &e);
-        if (rc == ERR_FORMAT && p->replay_from && p->replay_from != sender) return; // that one brings it too
-    } else {
-        if (!g->first && p->replay_from != sender) return;
-        p->replay_from = g->last ? 0 : sender;
-        rc = holder_replay(p->holder, g->step.id, g->first, g->last, &g->step, g->hidden, g->fault, &e);
+    bool is_step = g->type == MSG_STEP;
+    int rc = is_step ? holder_step(p->holder, &g->step, g->hidden, g->fault, &e) : take_replay(p, sender, g, &e);
+    if (p->filled_by == sender) p->filled_at_us = w->net.now_us;
+    if (rc == ERR_FORMAT && is_step) {
+        if (!will_be_closed(w, p, sender)) ask_for_replay(w, p, e.text);
+    } else if (rc) {
+        part_fail(w, p, e.text);
     }
-    if (rc) w->stats->n_gaps++;
-    if (rc) part_fail(w, p, e.text);
 }
 
 static struct incoming *incoming_of(struct machine *m, uint64_t connection) {
@@ -232,7 +263,7 @@ static void open_cursor(struct world *w, struct part *p, struct next *x) {
                e.text);
     w->stats->n_no_replay++;
     struct msg *g = msg_new(MSG_FAILED, p->machine->session, p->epoch, p->stage);
-    g->no_replay = true;
+    g->failure = STAGE_NO_REPLAY;
     net_send(&w->net, p->machine->who, 0, g);
 }
 

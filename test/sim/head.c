@@ -90,7 +90,7 @@ static void pump(struct world *w, struct feed *f) {
             sent_close(f->cursor);
             f->cursor = NULL;
             if (sent_open(w->sent, true, &f->cursor, &e))
-                brain_node_failed(w->brain, w->net.now_us, CLUSTER_HEAD, w->feed_epoch, 0, true, e.text);
+                brain_node_failed(w->brain, w->net.now_us, CLUSTER_HEAD, w->feed_epoch, 0, STAGE_NO_REPLAY, e.text);
             continue;
         }
         struct msg *m = msg_step(kind == SENT_REPLAY ? MSG_REPLAY : MSG_STEP, f->node, 0, p.what, NULL, NULL);
@@ -130,7 +130,7 @@ static void carry_feed(struct world *w, const struct cluster_action *a) {
         if (!f->cursor && sent_open(w->sent, a->next[i].replay, &f->cursor, &e)) {
             f->cursor = NULL;
             w->stats->n_no_replay++;
-            brain_node_failed(w->brain, w->net.now_us, CLUSTER_HEAD, a->epoch, 0, true, e.text);
+            brain_node_failed(w->brain, w->net.now_us, CLUSTER_HEAD, a->epoch, 0, STAGE_NO_REPLAY, e.text);
         }
     }
     for (uint32_t k = 0; k < n_old; k++) sent_close(old[k].cursor);
@@ -294,8 +294,10 @@ void head_takes(struct world *w, struct msg *m) {
         break;
     case MSG_FAILED:
         world_tell(w, 0, "node %llu: stage %u failed%s", (unsigned long long)m->session, m->stage,
-                   m->no_replay ? ": no replay" : "");
-        brain_node_failed(w->brain, now, m->session, m->epoch, m->stage, m->no_replay, "planted");
+                   m->failure == STAGE_NO_REPLAY ? ": no replay"
+                   : m->failure == STAGE_GAP     ? ": a gap"
+                                                 : "");
+        brain_node_failed(w->brain, now, m->session, m->epoch, m->stage, m->failure, "planted");
         break;
     case MSG_LEAVE:
         world_tell(w, 0, "node %llu %s", (unsigned long long)m->session, m->leave ? "wants to leave" : "is back");

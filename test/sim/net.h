@@ -41,8 +41,8 @@ struct msg {
     uint32_t epoch, stage;
     uint64_t connection; // of steps
     uint64_t stable, bytes;
-    bool first, last;  // REPLAY
-    bool no_replay;    // FAILED
+    bool first, last; // REPLAY
+    enum stage_failure failure;
     bool leave;        // LEAVE
     uint32_t n_states; // BEAT
     struct cluster_stage_state *states;

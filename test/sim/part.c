@@ -297,6 +297,7 @@ void part_done(struct world *w, struct machine *m, bool hot) {
     struct part *p = t->work[0].part;
     const struct holder_job *j = t->work[0].job;
     memmove(t->work, t->work + 1, --t->n * sizeof t->work[0]);
+    bool fed = false;
     t->busy = false;
     p->n_out--;
     if (part_computes(p) && compute(w, p, j, &result)) {
@@ -306,10 +307,14 @@ void part_done(struct world *w, struct machine *m, bool hot) {
         bool silent = w->fault == TOY_HOT_SILENT && p->was_lazy && j->send;
         if (silent) p->was_lazy = false;
         if (p->is_last && j->send && !silent) send_result(w, p, &result);
-        if (j->fed) machine_send(w, m, MSG_FED, p->epoch, p->stage);
         w->stats->n_replays += j->fed;
+        fed = j->fed;
     }
+    uint64_t step = j->step->id;
+    struct holder_counts c;
     holder_done(p->holder, j);
+    holder_counts(p->holder, &c);
+    if (fed && c.done == step) machine_send(w, m, MSG_FED, p->epoch, p->stage);
     feed_pump(w, p);
     if (p->state == PART_ENDED && p->n_out == 0) part_free(p);
     start(w, m, hot);

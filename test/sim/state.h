@@ -14,6 +14,8 @@ enum {
     ANSWER_MAX = 256,
     TRACE_LINES = 24,
     HEARTBEAT = 20 * MS,
+    GAP = 500 * MS,    // as in node_int.h
+    EMPTY = 3000 * MS, // as in node_int.h
     LAYER_BYTES_MAX = 120,
     PARTS_MAX = LIMIT_NODE_STAGES,
     CONNECTIONS_MAX = 32, // of steps into one machine
@@ -66,7 +68,9 @@ struct part {
     struct holder *holder;
     struct sent *sent; // NULL: the last stage
     struct toy_stage *toy;
-    uint64_t replay_from; // the connection of the replay that is under way; 0: none is
+    uint64_t filled_by, filled_at_us; // the connection of the last replay, and when it brought something; 0: none did
+    uint64_t empty_since_us;          // as in the node
+    bool filling;                     // that replay is under way
     struct next next[LIMIT_HOLDERS];
     uint32_t n_next;
     uint32_t n_out; // jobs

@@ -127,7 +127,7 @@ static void test_who_slept_himself_blames_nobody(void **state) {
 static void test_failed_is_believed_late(void **state) {
     (void)state;
     struct bench *b = up(3, REDUNDANCY_NONE);
-    cluster_failed(b->c, b->now, 1, 1, 0, false, "link to the next stage broke");
+    cluster_failed(b->c, b->now, 1, 1, 0, STAGE_BROKEN, "link to the next stage broke");
     b->now += 5 * MS;
     lose(b, 2); // the neighbour was the one
     assert_int_equal(view(b).epoch, 2);
@@ -135,7 +135,7 @@ static void test_failed_is_believed_late(void **state) {
     pass(b, 400 * MS);
     assert_int_equal(view(b).epoch, 2);
     assert_int_equal(view(b).n_nodes, 2);
-    cluster_failed(b->c, b->now, 3, 2, 1, false, "layer 7: checksum is wrong");
+    cluster_failed(b->c, b->now, 3, 2, 1, STAGE_BROKEN, "layer 7: checksum is wrong");
     pass(b, 30 * MS);
     assert_int_equal(view(b).epoch, 2);
     pass(b, 20 * MS);
@@ -299,8 +299,8 @@ static void random_event(struct bench *b, struct rng *r) {
         break;
     case 2:
         if (rng_below(r, 8) == 0)
-            cluster_failed(b->c, b->now, rng_below(r, 6) ? node : CLUSTER_HEAD, e, stage, rng_below(r, 3) == 0,
-                           "failed");
+            cluster_failed(b->c, b->now, rng_below(r, 6) ? node : CLUSTER_HEAD, e, stage,
+                           (enum stage_failure)rng_below(r, 3), "failed");
         break;
     case 3:
     case 4:

@@ -314,7 +314,7 @@ static void test_who_says_that_it_fails_is_suspect_at_once(void **state) {
     struct bench *b = up_level(3);
     uint64_t node = server(b, 2), heir = shadow(b, 2);
     steps(b, 5);
-    cluster_failed(b->c, b->now, node, 1, 2, false, "out of memory");
+    cluster_failed(b->c, b->now, node, 1, 2, STAGE_BROKEN, "out of memory");
     drain(b);
     assert_true(b->hold[heir][2].hot);
     pass(b, 100 * MS);

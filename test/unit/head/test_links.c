@@ -132,9 +132,10 @@ static void b_fed(void *arg, uint64_t node, uint32_t epoch, uint32_t stage) {
     note(w, node, epoch, stage, &w->n_fed);
 }
 
-static void b_failed(void *arg, uint64_t node, uint32_t epoch, uint32_t stage, bool no_replay, const char *why) {
+static void b_failed(void *arg, uint64_t node, uint32_t epoch, uint32_t stage, enum stage_failure what,
+                     const char *why) {
     struct world *w = arg;
-    w->flag = no_replay;
+    w->flag = what == STAGE_NO_REPLAY;
     snprintf(w->why, sizeof w->why, "%s", why);
     note(w, node, epoch, stage, &w->n_failed);
 }
@@ -504,7 +505,7 @@ static void test_what_nodes_say(void **state) {
     assert_int_equal(nodes[2].stage[0].accepted, 12);
     assert_int_equal(nodes[2].stage[0].lag_us, 900);
     assert_int_equal(links_waited(w->links), 4);
-    say(w, 2, FRAME_FAILED, EPOCH, 1, control_put_failed(w->control, "no room", true));
+    say(w, 2, FRAME_FAILED, EPOCH, 1, control_put_failed(w->control, "no room", STAGE_NO_REPLAY));
     wait_for(w, &w->n_failed, 1);
     assert_true(w->flag);
     assert_int_equal(w->stage, 1);

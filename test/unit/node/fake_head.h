@@ -39,7 +39,8 @@ enum {
 struct fh_stage {
     bool ready, fed;
     uint64_t fed_step;
-    bool failed, no_replay;
+    bool failed;
+    enum stage_failure failure;
     char why[CONTROL_TEXT_MAX];
     struct control_stage_state state; // of its last heartbeat
     bool listed;                      // in it
@@ -203,7 +204,7 @@ static inline void fh_node_frame(struct fh *h, struct fh_node *n, const struct l
         return;
     case FRAME_FAILED:
         if (!s) return;
-        if (control_get_failed(h->control, f->control, f->h.control_bytes, s->why, &s->no_replay, &e))
+        if (control_get_failed(h->control, f->control, f->h.control_bytes, s->why, &s->failure, &e))
             fail_msg("%s", e.text);
         s->failed = true;
         h->n_failed++;

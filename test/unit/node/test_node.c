@@ -107,12 +107,13 @@ static void on_leave(void *arg, uint64_t node, bool leave, const char *why) {
     (void)why;
 }
 
-static void on_failed(void *arg, uint64_t node, uint32_t epoch, uint32_t stage, bool no_replay, const char *why) {
+static void on_failed(void *arg, uint64_t node, uint32_t epoch, uint32_t stage, enum stage_failure what,
+                      const char *why) {
     struct world *w = arg;
     (void)node;
     (void)epoch;
     (void)stage;
-    (void)no_replay;
+    (void)what;
     snprintf(w->failed, sizeof w->failed, "%s", why);
     check(w);
 }

@@ -88,6 +88,7 @@ static bool stage_fed(const struct fh *h) { return h->node[at_node].stage[at_sta
 static bool stage_failed(const struct fh *h) { return h->node[at_node].stage[at_stage].failed; }
 static bool stage_done(const struct fh *h) { return h->node[at_node].stage[at_stage].state.done >= awaited; }
 static bool stage_accepted(const struct fh *h) { return h->node[at_node].stage[at_stage].state.accepted >= awaited; }
+static bool stage_is_empty(const struct fh *h) { return h->node[at_node].stage[at_stage].state.accepted == 0; }
 static bool stage_level(const struct fh *h) { return h->node[at_node].stage[at_stage].state.accepted >= h->stable; }
 static bool node_joined(const struct fh *h) { return h->node[at_node].link != NULL; }
 static bool node_gone(const struct fh *h) { return h->node[at_node].link == NULL; }
@@ -264,27 +265,30 @@ static void test_gap(void **state) {
     fh_step(&h, 2, FRAME_STEP, step, false, false);
     await(&h, stage_failed, 2, 0, "FAILED");
     assert_non_null(strstr(h.node[2].stage[0].why, "does not follow on"));
-    assert_false(h.node[2].stage[0].no_replay);
+    assert_int_equal(h.node[2].stage[0].failure, STAGE_GAP);
     h.counts[2][0] = false;
     go(&h, 11, 20, 1);
     awaited = 20;
     await(&h, stage_accepted, 2, 1, "the other shadow of that node");
     assert_false(h.node[2].stage[1].failed || h.node[1].stage[1].failed || h.node[0].stage[0].failed);
 
-    // Loaded again, it begins anew, and from the head it gets what it lacks.
-    fh_load(&h, 2, 0, 2, false, (struct fh_next){.n = 2, .node = {1, 2}});
-    await(&h, stage_ready, 2, 0, "READY");
-    make_step(step, 20, 9, 0, prompt, PROMPT);
+    // It knows nothing any more, and takes no step. From the head it gets what it lacks; it need not be loaded again.
+    assert_int_equal(h.n_failed, 1);
+    go(&h, 21, 22, 1 | 4);
+    awaited = 0;
+    await(&h, stage_is_empty, 2, 0, "an empty stage");
+    assert_int_equal(h.n_failed, 1);
+    make_step(step, 22, 9, 0, prompt, PROMPT);
     step->seqs[0].sample = false;
     fh_step(&h, 2, FRAME_REPLAY, step, true, false);
-    make_step(step, 20, 9, PROMPT, want + 1, 19);
+    make_step(step, 22, 9, PROMPT, want + 1, 21);
     step->seqs[0].sample = false;
     fh_step(&h, 2, FRAME_REPLAY, step, false, true);
     await(&h, stage_fed, 2, 0, "FED");
     h.counts[2][0] = true;
-    go(&h, 21, 25, 1 | 4);
+    go(&h, 23, 25, 1 | 4);
 
-    // The other one too. Its link goes with it; the next one begins with a replay, as the head asks.
+    // The other one is loaded again. Its link goes with it; the next one begins with a replay, as the head asks.
     h.counts[2][1] = false;
     fh_load(&h, 2, 1, 2, false, none);
     await(&h, stage_ready, 2, 1, "READY");

@@ -329,6 +329,37 @@ static void test_replay(void **state) {
     holder_free(h);
 }
 
+// After a gap nothing counts that came before it, and no step is a start: its blocks were used already.
+static void test_forgetting(void **state) {
+    (void)state;
+    struct holder *h = fresh(0, 32, 1 << 20);
+    struct err e;
+    uint32_t block = 4;
+    holder_set_hot(h, true);
+    give(h, one(1, 1, 0, 3, &block));
+    give(h, one(2, 1, 3, 1, NULL));
+    const struct holder_job *out = holder_next(h);
+    holder_forget(h);
+    assert_int_equal(counts(h).accepted, 0);
+    assert_int_equal(counts(h).waiting_rows, 0);
+    assert_false(counts(h).fed);
+    assert_int_equal(holder_step(h, one(1, 1, 0, 3, &block), NULL, NULL, &e), ERR_FORMAT);
+    assert_int_equal(holder_step(h, one(3, 1, 4, 1, NULL), NULL, NULL, &e), ERR_FORMAT);
+    holder_done(h, out);
+    assert_int_equal(counts(h).done, 0);
+    assert_null(holder_next(h));
+    assert_int_equal(holder_replay(h, 3, true, true, one(0, 1, 0, 5, &block), NULL, NULL, &e), ERR_OK);
+    const struct holder_job *j = holder_next(h);
+    assert_true(j->replay && j->fed);
+    // The replay too can be void before it is computed.
+    holder_forget(h);
+    holder_done(h, j);
+    assert_int_equal(counts(h).done, 0);
+    holder_reset(h);
+    give(h, one(1, 1, 0, 3, &block));
+    holder_free(h);
+}
+
 // --- against a stage that runs each step as it comes ----------------------------------------------------------------
 
 struct twin {
@@ -415,6 +446,7 @@ int main(void) {
         cmocka_unit_test(test_chunks_have_a_limit),
         cmocka_unit_test(test_bound),
         cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_forgetting),
         cmocka_unit_test(test_same_rows_in_any_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

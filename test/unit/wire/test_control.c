@@ -323,13 +323,17 @@ static void test_orders(void **state) {
     assert_string_equal(text, "somebody sat down");
     static const uint8_t forged[] = {0x12, 3, 'a', '\n', 'b'};
     assert_int_equal(control_get_leave(c, forged, sizeof forged, &flag, text, &e), ERR_FORMAT);
-    p = control_put_failed(c, "too much was said", true);
-    assert_int_equal(control_get_failed(c, p.data, p.len, text, &flag, &e), ERR_OK);
-    assert_true(flag);
-    assert_string_equal(text, "too much was said");
-    p = control_put_refused(c, "later", true); // the other flag of the same message
-    assert_int_equal(control_get_failed(c, p.data, p.len, text, &flag, &e), ERR_OK);
-    assert_false(flag);
+    for (int what = STAGE_BROKEN; what <= STAGE_GAP; what++) {
+        enum stage_failure got;
+        p = control_put_failed(c, "too much was said", (enum stage_failure)what);
+        assert_int_equal(control_get_failed(c, p.data, p.len, text, &got, &e), ERR_OK);
+        assert_int_equal(got, what);
+        assert_string_equal(text, "too much was said");
+    }
+    enum stage_failure what;
+    p = control_put_refused(c, "later", true); // another flag of the same message
+    assert_int_equal(control_get_failed(c, p.data, p.len, text, &what, &e), ERR_OK);
+    assert_int_equal(what, STAGE_BROKEN);
 }
 
 // JOIN as an end would send it that does not clean its texts: field 6 is the name, 5 the port.
