@@ -95,7 +95,8 @@ struct cluster_stage_state {
 // epoch: of the states.
 void cluster_heartbeat(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch,
                        const struct cluster_stage_state *states, uint32_t n_states, uint64_t loading_bytes);
-// The layers are resident; of the holder that serves: its link to the first next holder stands too.
+// The layers are resident; of the holder that serves: its link to the first next holder stands too. What it said of a
+// failure is taken back.
 void cluster_ready(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage);
 // The replay that was sent to node is computed.
 void cluster_fed(struct cluster *c, uint64_t now_us, uint64_t node, uint32_t epoch, uint32_t stage);

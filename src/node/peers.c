@@ -61,6 +61,12 @@ static void on_next_up(void *arg, struct link *l) {
     loop_timer_set(h->timer, in_ms(2 * NODE_ATTACH_MS)); // the other end gives up before
 }
 
+// What was said about the link to the first one is over: that link stands, or another one is first.
+static void trust_link(struct assignment *a) {
+    if (a->link_blamed && a->state == ASSIGN_SERVING) session_send(a->node, FRAME_READY, a->epoch, a->stage, 0);
+    a->link_blamed = false;
+}
+
 static void on_next_frame(void *arg, struct link *l, const struct link_frame *f) {
     struct next_holder *h = arg;
     struct assignment *a = h->owner;
@@ -74,7 +80,7 @@ static void on_next_frame(void *arg, struct link *l, const struct link_frame *f)
     h->down_since_us = 0;
     h->retry_ms = NODE_NEXT_RETRY_MIN_MS;
     loop_timer_set(h->timer, UINT64_MAX);
-    if (h->is_first) a->link_blamed = false;
+    if (h->is_first) trust_link(a);
     feed_open_all(a);
     feed_pump_one(h);
     assign_check_ready(a);
@@ -162,7 +168,7 @@ void peers_set_next(struct assignment *a, const struct control_next *m) {
     a->n_next = n;
     if (n && list[0] != was_first) {
         a->link_by_us = in_ms(NODE_NEXT_MS);
-        a->link_blamed = false;
+        trust_link(a);
     }
     feed_open_all(a);
     feed_pump(a);

@@ -143,13 +143,18 @@ static void close_cursor(struct next *x) {
     x->cursor = NULL;
 }
 
+static void trust_link(struct world *w, struct part *p) {
+    if (p->link_blamed && p->state == PART_SERVING) machine_send(w, p->machine, MSG_READY, p->epoch, p->stage);
+    p->link_blamed = false;
+}
+
 void feed_attached(struct world *w, struct machine *m, uint64_t connection) {
     struct part *p;
     struct next *x = by_connection(m, connection, &p);
     if (!x || x->attached) return;
     x->attached = true;
     x->down_since_us = 0;
-    if (x->is_first) p->link_blamed = false;
+    if (x->is_first) trust_link(w, p);
     feed_open_all(w, p);
     feed_pump(w, p);
     part_check_ready(w, p);
@@ -241,7 +246,7 @@ void feed_set_next(struct world *w, struct part *p, const struct cluster_action 
     }
     feed_drop_next(w, p);
     p->n_next = a->n_next;
-    p->link_blamed = false;
+    trust_link(w, p);
     for (uint32_t i = 0; i < p->n_next; i++) {
         p->next[i] = list[i];
         if (is_new[i] && !list[i].is_local) dial(w, p, &p->next[i]);

@@ -213,8 +213,14 @@ static void test_replay_and_drain(void **state) {
     h.counts[1][1] = false;
     kill(h.node[1].pid, SIGKILL);
     fh_wait_end(&h, 1);
+    // The stage before it says that it reaches nobody, and takes that back when it is told of another one.
+    await(&h, stage_failed, 0, 0, "FAILED");
+    assert_non_null(strstr(h.node[0].stage[0].why, "the link to the next stage"));
+    h.node[0].stage[0].ready = h.node[0].stage[0].failed = false;
+    h.n_failed = 0;
     fh_hot(&h, 2, 1, true);
     fh_set_next(&h, 0, 0, (struct fh_next){.n = 1, .node = {2}});
+    await(&h, stage_ready, 0, 0, "READY");
     go(&h, 31, 40, 1);
 
     // The machine of the first stage is wanted back: the other node gets that stage too, filled by the head.
