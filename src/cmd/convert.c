@@ -1,6 +1,7 @@
 #include "cmd/convert.h"
 
 #include "base/map.h"
+#include "base/text.h"
 #include "model/gguf_export.h"
 #include "os/random.h"
 #include "weights/dequant.h"
@@ -114,15 +115,10 @@ static int add_part(struct convert *c, uint32_t at, struct part part, const uint
     return ERR_OK;
 }
 
-static bool ends_with(const char *s, const char *end) {
-    const size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 // Matrices, and what else readers expect in F32.
 static enum dtype type_of(const struct gguf_file_tensor *t, const struct recipe *r, const struct recipe_model *m) {
     const bool is_matrix =
-        t->n_dims > 1 && ends_with(t->name, ".weight") && !strstr(t->name, "_norm") && !strstr(t->name, "ffn_gate_inp");
+        t->n_dims > 1 && text_ends(t->name, ".weight") && !strstr(t->name, "_norm") && !strstr(t->name, "ffn_gate_inp");
     return is_matrix ? recipe_type(r, m, t->name, t->dim[0]) : DT_F32;
 }
 
@@ -141,7 +137,7 @@ static bool fused_name(const char *arch, const char *name, char *out) {
                                            {"ffn_gate.weight", "ffn_up.weight"}};
     if (strcmp(arch, "phi3") != 0) return false;
     for (size_t i = 0; i < sizeof fused / sizeof *fused; i++) {
-        if (!ends_with(name, fused[i][0])) continue;
+        if (!text_ends(name, fused[i][0])) continue;
         snprintf(out, LIMIT_TENSOR_NAME, "%.*s%s", (int)(strlen(name) - strlen(fused[i][0])), name, fused[i][1]);
         return true;
     }
@@ -183,7 +179,7 @@ static int add_need(void *arg, const struct tensor_need *n) {
     struct folder *f = arg;
     char name[LIMIT_TENSOR_NAME], scale[LIMIT_TENSOR_NAME];
     uint32_t expert, at;
-    if (ends_with(n->name, "_scale_inv")) return ERR_OK; // goes with its matrix
+    if (text_ends(n->name, "_scale_inv")) return ERR_OK; // goes with its matrix
     const struct tensor *t = tensors_find(f->c->tensors, n->name);
     if (!t) return err_set(f->e, ERR_NOT_FOUND, "tensor %s is not in the model files", n->name);
     const uint32_t n_dims = n->dim[1] ? 2 : 1;

@@ -3,6 +3,7 @@
 // a second name is enough.
 #include "model/family.h"
 
+#include "base/text.h"
 #include "gguf/gguf.h"
 #include "weights/gguf_names.h"
 #include <stdio.h>
@@ -114,11 +115,6 @@ static int fit_one(void *arg, const struct tensor_need *need, const struct tenso
     return rc;
 }
 
-static bool ends_with(const char *s, const char *end) {
-    const size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 // The name that the file has.
 static const char *file_name(const struct fit *f, const char *name, char out[LIMIT_TENSOR_NAME]) {
     uint32_t expert;
@@ -129,7 +125,7 @@ static const char *file_name(const struct fit *f, const char *name, char out[LIM
 static bool is_scale_of_taken(const struct fit *f, const char *name) {
     static const char END[] = "_scale_inv";
     char base[LIMIT_TENSOR_NAME];
-    if (!ends_with(name, END)) return false;
+    if (!text_ends(name, END)) return false;
     snprintf(base, sizeof base, "%.*s", (int)(strlen(name) - (sizeof END - 1)), name);
     const struct tensor *one = tensors_find(f->t, base);
     const uint32_t i = one ? (uint32_t)(one - tensors_at(f->t, 0)) : f->n_own;
@@ -161,7 +157,7 @@ static bool is_harmless_folder(const struct fit *f, const char *name) {
         if (strncmp(name, OUTER[i], strlen(OUTER[i])) == 0) inner += strlen(OUTER[i]);
     if (inner == name) return strcmp(name, "lm_head.bias") != 0;
     for (size_t i = 0; i < sizeof TABLES / sizeof *TABLES; i++)
-        if (ends_with(name, TABLES[i])) return true;
+        if (text_ends(name, TABLES[i])) return true;
     const uint32_t layer = family_layer_number(inner, "layers.", &rest);
     if (rest) return layer >= f->h->n_layers;
     return strncmp(inner, "norm.", 5) != 0 && strncmp(inner, "embed_tokens.", 13) != 0;

@@ -1,5 +1,6 @@
 #include "model/gguf_export.h"
 
+#include "base/text.h"
 #include "model/family.h"
 #include "model/fields.h"
 #include "model/gguf_config.h"
@@ -269,11 +270,6 @@ bool gguf_export_factors(const char *config, size_t config_bytes, const struct h
 
 // ---- Rows
 
-static bool ends_with(const char *s, const char *end) {
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 static bool interleaves(const struct hparams *h) {
     static const char *const arches[] = {"llama", "mistral3", "smollm3"};
     const char *arch = gguf_export_arch(h);
@@ -285,12 +281,12 @@ static bool interleaves(const struct hparams *h) {
 uint64_t gguf_export_row(const struct hparams *h, const char *hf_name, uint64_t row) {
     static const char *const names[] = {"q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias"};
     bool is_qk = false;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) is_qk |= ends_with(hf_name, names[i]);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) is_qk |= text_ends(hf_name, names[i]);
     if (!is_qk || !interleaves(h)) return row;
     const uint64_t at = row % h->head_dim;
     return row - at + at / 2 + (at & 1 ? h->head_dim / 2 : 0);
 }
 
 bool gguf_export_adds_one(const struct hparams *h, const char *hf_name) {
-    return h->norm_plus_one && ends_with(hf_name, "norm.weight");
+    return h->norm_plus_one && text_ends(hf_name, "norm.weight");
 }

@@ -1,5 +1,6 @@
 #include "pull/choice.h"
 
+#include "base/text.h"
 #include "pull/quant.h"
 #include <fnmatch.h>
 #include <stdio.h>
@@ -29,13 +30,6 @@ static const char *name_of(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
 }
-
-static bool ends_with(const char *s, const char *tail) {
-    size_t n = strlen(s), k = strlen(tail);
-    return n > k && !strcmp(s + n - k, tail);
-}
-
-static bool begins_with(const char *s, const char *head) { return !strncmp(s, head, strlen(head)); }
 
 // "Q4_K_M 4.9 GB, Q8_0 8.7 GB, ..." of the models, or those whose label is `only`: then with their paths.
 static void list_models(const struct listing *l, const struct quant_models *m, const char *only, char out[LIST_BYTES]) {
@@ -172,14 +166,14 @@ static bool is_needed(const char *path, bool has_model, bool has_index) {
                                         "merges.txt",
                                         "chat_template.json",
                                         "chat_template.jinja"};
-    if (begins_with(path, "additional_chat_templates/")) return ends_with(path, ".jinja");
+    if (text_begins(path, "additional_chat_templates/")) return text_ends(path, ".jinja");
     if (strchr(path, '/')) return false; // other formats, or the original weights once more
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (!strcmp(path, names[i])) return true;
-    if (ends_with(path, ".safetensors.index.json")) return !has_model || begins_with(path, "model.");
-    if (!ends_with(path, ".safetensors")) return false;
+    if (text_ends(path, ".safetensors.index.json")) return !has_model || text_begins(path, "model.");
+    if (!text_ends(path, ".safetensors")) return false;
     if (has_index && !strcmp(path, "model.safetensors")) return false;
-    return has_model ? begins_with(path, "model") : !begins_with(path, "adapter");
+    return has_model ? text_begins(path, "model") : !text_begins(path, "adapter");
 }
 
 static bool choose_folder(const struct listing *l, struct choice *c) {
@@ -188,10 +182,10 @@ static bool choose_folder(const struct listing *l, struct choice *c) {
         const char *p = l->files[i].path;
         if (strchr(p, '/')) continue;
         has_index |= !strcmp(p, "model.safetensors.index.json");
-        if (!ends_with(p, ".safetensors") || begins_with(p, "adapter")) continue;
+        if (!text_ends(p, ".safetensors") || text_begins(p, "adapter")) continue;
         has_weights = true;
-        has_model |= begins_with(p, "model");
-        has_shard |= begins_with(p, "model-");
+        has_model |= text_begins(p, "model");
+        has_shard |= text_begins(p, "model-");
     }
     if (!has_weights) return false;
     for (uint32_t i = 0; i < l->n; i++)
@@ -228,7 +222,7 @@ int choice_make(const struct listing *l, const char *repo, const char *file, str
     if (!rc) rc = file ? choose_named(l, &m, repo, file, c, e) : choose_needed(l, &m, repo, c, e);
     // What is wrong shows sooner with the small ones first.
     if (!rc && c->n) qsort_r(c->files, c->n, sizeof *c->files, by_size, (void *)(uintptr_t)l);
-    if (!rc && c->n == 1 && !c->opened && ends_with(l->files[c->files[0]].path, ".gguf"))
+    if (!rc && c->n == 1 && !c->opened && text_ends(l->files[c->files[0]].path, ".gguf"))
         c->opened = l->files[c->files[0]].path;
     quant_models_fini(&m);
     if (rc) choice_fini(c);

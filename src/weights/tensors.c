@@ -1,6 +1,7 @@
 #include "weights/collection.h"
 
 #include "base/limits.h"
+#include "base/text.h"
 #include "os/random.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -103,17 +104,12 @@ int tensors_add_file(struct tensors *t, const char *path, struct err *e) {
 // By what it begins with: a safetensors file of that beginning would have a header of terabytes.
 static bool is_gguf(const uint8_t *data, uint64_t bytes) { return bytes >= 4 && memcmp(data, "GGUF", 4) == 0; }
 
-static bool ends_with(const char *path, const char *tail) {
-    size_t n = strlen(path), m = strlen(tail);
-    return n >= m && strcmp(path + n - m, tail) == 0;
-}
-
 static int open_file(struct tensors *t, const char *path, struct err *e) {
     const struct file_map *m;
     int rc = tensors_map_file(t, path, &m, e);
     if (rc) return rc;
-    if (ends_with(path, ".gguf") || is_gguf(m->data, m->len_bytes)) return gguf_open_file(t, path, m, e);
-    if (!ends_with(path, ".safetensors"))
+    if (text_ends(path, ".gguf") || is_gguf(m->data, m->len_bytes)) return gguf_open_file(t, path, m, e);
+    if (!text_ends(path, ".safetensors"))
         return err_set(e, ERR_UNSUPPORTED, "%s: neither a GGUF file nor a safetensors file", path);
     rc = safetensors_read(t, m->data, m->len_bytes, e);
     return rc ? err_prefix(e, "%s", path) : ERR_OK;
