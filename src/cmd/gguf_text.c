@@ -1,6 +1,7 @@
 #include "cmd/gguf_text.h"
 
 #include "base/limits.h"
+#include "cmd/gguf_pre.h"
 #include "cmd/gguf_vocab.h"
 #include "model/gguf_export.h"
 #include "os/file.h"
@@ -8,10 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define MARK "\xe2\x96\x81" // what SentencePiece has for a space
-
-enum { PATTERNS = 6 };
 
 // What is read of a folder.
 struct text {
@@ -23,206 +20,16 @@ struct text {
 
 static int no_room(int rc, struct err *e) { return rc ? err_set(e, rc, "no room for the tokenizer") : ERR_OK; }
 
-static const char *type_of(const json_t *o) {
-    const char *type = json_string_value(json_object_get(o, "type"));
-    return type ? type : "";
-}
-
-static bool flag_of(const json_t *o, const char *key, bool absent) {
-    const json_t *v = json_object_get(o, key);
-    return json_is_boolean(v) ? json_is_true(v) : absent;
-}
-
-// Visits o and, if it is a Sequence, what is in it. False ends the walk.
-static bool each_step(const json_t *o, const char *list_key, bool (*fn)(void *arg, const json_t *step), void *arg) {
-    const json_t *list = json_object_get(o, list_key);
-    size_t i;
-    json_t *v;
-    if (!json_is_object(o)) return true;
-    if (strcmp(type_of(o), "Sequence") != 0) return fn(arg, o);
-    json_array_foreach(list, i, v) if (!each_step(v, list_key, fn, arg)) return false;
-    return true;
-}
-
-// ---- The pre-tokenizer's name
-
-struct steps {
-    struct buf pattern[PATTERNS]; // with escapes taken out, so that spellings of one pattern are equal
-    size_t n;
-    bool byte_level, nfc, prefix;
-    bool marks;    // spaces become the mark
-    bool at_space; // pieces end at spaces: of no effect once these are marks
-    char odd[96];  // the first thing that GGUF has no word for; "": there is none
-};
-
-static void set_odd(struct steps *s, const char *field, const char *what) {
-    if (!s->odd[0]) snprintf(s->odd, sizeof s->odd, "%s: %.64s", field, what);
-}
-
-static bool is_text(const json_t *v, const char *text) {
-    return json_is_string(v) && !strcmp(json_string_value(v), text);
-}
-
-static int add_char(struct buf *out, unsigned code) {
-    const uint8_t last = (uint8_t)(0x80 | (code & 63)), second = (uint8_t)(0x80 | (code >> 6 & 63)),
-                  third = (uint8_t)(0x80 | (code >> 12 & 63));
-    const uint8_t four[4] = {(uint8_t)(0xf0 | code >> 18), third, second, last},
-                  three[3] = {(uint8_t)(0xe0 | code >> 12), second, last}, two[2] = {(uint8_t)(0xc0 | code >> 6), last},
-                  one = (uint8_t)code;
-    if (code < 0x80) return buf_add(out, &one, 1);
-    if (code < 0x800) return buf_add(out, two, 2);
-    return code < 0x10000 ? buf_add(out, three, 3) : buf_add(out, four, 4);
-}
-
-// "\x{4e00}": its length, and the code; 0: s is none.
-static size_t read_hex(const char *s, unsigned *code) {
-    if (strncmp(s, "\\x{", 3) != 0) return 0;
-    const size_t digits = strspn(s + 3, "0123456789abcdefABCDEF");
-    if (digits == 0 || digits > 6 || s[3 + digits] != '}') return 0;
-    *code = (unsigned)strtoul(s + 3, NULL, 16);
-    return *code < 0x110000 ? digits + 4 : 0;
-}
-
-// "\r", "\n", "\t" and "\x{4e00}" as the characters that they mean.
-static int plain(const char *s, struct buf *out) {
-    int rc = ERR_OK;
-    while (*s && !rc) {
-        unsigned code;
-        const size_t hex = read_hex(s, &code);
-        const char *at = s[0] == '\\' && s[1] ? strchr("r\rn\nt\t", s[1]) : NULL;
-        if (at && strchr("rnt", s[1])) {
-            rc = buf_add(out, at + 1, 1);
-            s += 2;
-        } else if (hex) {
-            rc = add_char(out, code);
-            s += hex;
-        } else {
-            const size_t len = s[0] == '\\' && s[1] ? 2 : 1;
-            rc = buf_add(out, s, len);
-            s += len;
-        }
-    }
-    return rc;
-}
-
-static void add_pattern(struct steps *s, const char *type, const char *pattern) {
-    if (!pattern || s->n == PATTERNS) {
-        set_odd(s, "pre_tokenizer", type);
-        return;
-    }
-    struct buf *b = &s->pattern[s->n++];
-    buf_init(b, 1 << 16);
-    if (plain(pattern, b)) set_odd(s, "pre_tokenizer", type);
-}
-
-static void split_step(struct steps *s, const json_t *step) {
-    const json_t *pattern = json_object_get(step, "pattern"), *behavior = json_object_get(step, "behavior");
-    if (is_text(json_object_get(pattern, "String"), " ")) {
-        s->at_space = true;
-        return;
-    }
-    const bool removed = flag_of(step, "invert", false) && is_text(behavior, "Removed");
-    if (!removed && !is_text(behavior, "Isolated")) set_odd(s, "pre_tokenizer", "Split: behavior");
-    add_pattern(s, "Split", json_string_value(json_object_get(pattern, "Regex")));
-}
-
-// Only one that puts nothing before the text: GGUF's prefix goes before every piece of text between special tokens, and
-// before one that begins with a space too.
-static void metaspace_step(struct steps *s, const json_t *step) {
-    const json_t *mark = json_object_get(step, "replacement");
-    const char *scheme = json_string_value(json_object_get(step, "prepend_scheme"));
-    const bool prepends = scheme ? strcmp(scheme, "never") != 0 : flag_of(step, "add_prefix_space", true);
-    s->marks = true;
-    if (mark && !is_text(mark, MARK)) set_odd(s, "pre_tokenizer", "Metaspace: replacement");
-    if (prepends) set_odd(s, "pre_tokenizer", "Metaspace: prepend_scheme that is not \"never\"");
-    if (flag_of(step, "split", true)) set_odd(s, "pre_tokenizer", "Metaspace: split");
-}
-
-static bool pre_step(void *arg, const json_t *step) {
-    static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-    struct steps *s = arg;
-    const char *type = type_of(step);
-    if (strcmp(type, "ByteLevel") == 0) {
-        s->byte_level = true;
-        if (flag_of(step, "add_prefix_space", true)) set_odd(s, "pre_tokenizer", "ByteLevel: add_prefix_space");
-        if (flag_of(step, "use_regex", true)) add_pattern(s, type, gpt2);
-    } else if (strcmp(type, "Digits") == 0 && flag_of(step, "individual_digits", false)) {
-        add_pattern(s, type, "\\p{N}");
-    } else if (strcmp(type, "Split") == 0) {
-        split_step(s, step);
-    } else if (strcmp(type, "Metaspace") == 0) {
-        metaspace_step(s, step);
-    } else {
-        set_odd(s, "pre_tokenizer", type);
-    }
-    return true;
-}
-
-// After the steps of the pre-tokenizer, which say of what kind the tokenizer is.
-static bool norm_step(void *arg, const json_t *step) {
-    struct steps *s = arg;
-    const char *type = type_of(step);
-    const json_t *from = json_object_get(json_object_get(step, "pattern"), "String");
-    if (s->byte_level && strcmp(type, "NFC") == 0)
-        s->nfc = true;
-    else if (!s->byte_level && strcmp(type, "Prepend") == 0 && is_text(json_object_get(step, "prepend"), MARK))
-        s->prefix = true;
-    else if (!s->byte_level && strcmp(type, "Replace") == 0 && is_text(from, " ") &&
-             is_text(json_object_get(step, "content"), MARK))
-        s->marks = true;
-    else
-        set_odd(s, "normalizer", type);
-    return true;
-}
-
-static void read_steps(const struct text *t, struct steps *s) {
-    each_step(json_object_get(t->tokenizer, "pre_tokenizer"), "pretokenizers", pre_step, s);
-    each_step(json_object_get(t->tokenizer, "normalizer"), "normalizers", norm_step, s);
-    if (s->byte_level && (s->marks || s->at_space))
-        set_odd(s, "pre_tokenizer", "ByteLevel with spaces cut or replaced");
-    if (!s->byte_level && !s->marks) set_odd(s, "normalizer", "spaces stay what they are");
-    if (!s->byte_level && s->n) set_odd(s, "pre_tokenizer", "a pattern without ByteLevel");
-}
-
-static bool same_patterns(const struct steps *s, const struct pre *pre) {
-    for (size_t i = 0; i < PATTERNS; i++) {
-        if (!pre->patterns[i]) return i == s->n;
-        struct buf want;
-        buf_init(&want, 1 << 16);
-        bool same = i < s->n && !plain(pre->patterns[i], &want) && want.len_bytes == s->pattern[i].len_bytes &&
-                    !memcmp(want.data, s->pattern[i].data, want.len_bytes);
-        buf_fini(&want);
-        if (!same) return false;
-    }
-    return s->n == PATTERNS;
-}
-
-// A row with these patterns and everything else alike: whether the text is normalised, whether whole pieces that are
-// tokens are taken without merging. GLM-4's has its own name, as readers know more by it.
-static const char *pre_name(const struct steps *s, bool whole, const char *arch, char *out, size_t size) {
-    const struct pre *best;
-    size_t i = 0;
-    while ((best = pre_at(i)) && (best->whole != whole || best->nfc != s->nfc || !same_patterns(s, best))) i++;
-    if (!best) return NULL;
-    const char *own = strcmp(arch, "glm4moe") == 0 ? "glm4" : strcmp(arch, "minimax-m2") == 0 ? "minimax-m2" : "";
-    char word[32];
-    snprintf(word, sizeof word, " %s ", own);
-    if (own[0] && strstr(best->names, word))
-        snprintf(out, size, "%s", own);
-    else
-        snprintf(out, size, "%.*s", (int)strcspn(best->names + 1, " "), best->names + 1);
-    return out;
-}
-
 // ---- Tokens
 
 static int read_json_tokens(struct text *t, struct err *e) {
     const json_t *model = json_object_get(t->tokenizer, "model"), *vocab = json_object_get(model, "vocab");
-    const bool bytes = flag_of(model, "byte_fallback", false);
+    const bool bytes = gguf_pre_flag(model, "byte_fallback", false);
     const char *unk = json_string_value(json_object_get(model, "unk_token")), *text;
     json_t *id;
-    if (strcmp(type_of(model), "BPE") != 0 || !json_is_object(vocab))
-        return err_set(e, ERR_UNSUPPORTED, "tokenizer.json: model \"%.32s\"; only BPE is supported", type_of(model));
+    if (strcmp(gguf_pre_type(model), "BPE") != 0 || !json_is_object(vocab))
+        return err_set(e, ERR_UNSUPPORTED, "tokenizer.json: model \"%.32s\"; only BPE is supported",
+                       gguf_pre_type(model));
     json_object_foreach((json_t *)(uintptr_t)vocab, text, id) {
         const size_t len = strlen(text);
         const bool is_byte = bytes && len == 6 && strncmp(text, "<0x", 3) == 0 && text[5] == '>';
@@ -251,7 +58,7 @@ static int set_added(struct text *t, const char *what, uint64_t id, const char *
         if (n == sizeof text)
             return err_set(e, ERR_LIMIT, "%s: token %llu is over %d bytes", what, (unsigned long long)id,
                            LIMIT_TOKEN_BYTES);
-        const bool mark = marks && type == GGUF_TOKEN_USER && strncmp(s, MARK, 3) == 0;
+        const bool mark = marks && type == GGUF_TOKEN_USER && strncmp(s, GGUF_PRE_MARK, 3) == 0;
         text[n++] = mark ? ' ' : *s;
         s += mark ? 3 : 1;
     }
@@ -271,8 +78,8 @@ static int read_added(struct text *t, bool marks, struct err *e) {
         const json_t *id = json_object_get(v, "id");
         if (!content || !json_is_integer(id) || json_integer_value(id) < 0)
             return err_set(e, ERR_FORMAT, "tokenizer.json: added_tokens[%zu] has no id or no content", i);
-        int rc = set_added(t, "tokenizer.json", (uint64_t)json_integer_value(id), content, flag_of(v, "special", false),
-                           marks, e);
+        int rc = set_added(t, "tokenizer.json", (uint64_t)json_integer_value(id), content,
+                           gguf_pre_flag(v, "special", false), marks, e);
         if (rc) return rc;
     }
     if (t->tokenizer) return ERR_OK;
@@ -284,7 +91,7 @@ static int read_added(struct text *t, bool marks, struct err *e) {
             return err_set(e, ERR_FORMAT,
                            "tokenizer_config.json: added_tokens_decoder: \"%.64s\" is no id with a content", key);
         if (id >= t->vocab.n) continue; // of rows that the model does not have
-        int rc = set_added(t, "tokenizer_config.json", id, content, flag_of(v, "special", false), marks, e);
+        int rc = set_added(t, "tokenizer_config.json", id, content, gguf_pre_flag(v, "special", false), marks, e);
         if (rc) return rc;
     }
     return ERR_OK;
@@ -363,7 +170,7 @@ static bool post_step(void *arg, const json_t *step) {
     struct around *a = arg;
     const json_t *single = json_object_get(step, "single");
     const size_t n = json_array_size(single);
-    if (strcmp(type_of(step), "TemplateProcessing") != 0 || n < 2) return true;
+    if (strcmp(gguf_pre_type(step), "TemplateProcessing") != 0 || n < 2) return true;
     for (int end = 0; end < 2; end++) {
         const json_t *item = json_array_get(single, end ? n - 1 : 0);
         const char *id = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
@@ -392,13 +199,13 @@ static int put_ends(struct text *t, int64_t eos) {
 static int put_special(struct text *t, struct err *e) {
     int64_t bos = special_id(t, "bos"), eos = special_id(t, "eos");
     struct around a = {t, -1, -1};
-    each_step(json_object_get(t->tokenizer, "post_processor"), "processors", post_step, &a);
+    gguf_pre_each(json_object_get(t->tokenizer, "post_processor"), "processors", post_step, &a);
     if (bos < 0) bos = a.first >= 0 ? a.first : t->h->bos_id;
     if (eos < 0 && t->h->n_eos) eos = t->h->eos_ids[0];
     bool add_bos = a.first >= 0 && a.first == bos, add_eos = a.last >= 0 && a.last == eos;
     if (!t->tokenizer) { // SentencePiece alone: the configuration says it
-        add_bos = flag_of(t->config, "add_bos_token", true);
-        add_eos = flag_of(t->config, "add_eos_token", false);
+        add_bos = gguf_pre_flag(t->config, "add_bos_token", true);
+        add_eos = gguf_pre_flag(t->config, "add_eos_token", false);
     }
     int rc = put_id(t, "tokenizer.ggml.bos_token_id", bos);
     if (!rc) rc = put_ends(t, eos);
@@ -471,23 +278,19 @@ static int put_text(struct gguf_writer *w, const char *key, const char *text) {
 }
 
 static int export_json(struct text *t, struct err *e) {
-    struct steps s = {0};
-    char name[64];
-    const json_t *model = json_object_get(t->tokenizer, "model");
-    read_steps(t, &s);
-    const char *pre = pre_name(&s, flag_of(model, "ignore_merges", false), gguf_export_arch(t->h), name, sizeof name);
-    for (size_t i = 0; i < s.n; i++) buf_fini(&s.pattern[i]);
+    struct gguf_pre s;
+    gguf_pre_read(t->tokenizer, gguf_export_arch(t->h), &s);
     int rc = read_json_tokens(t, e);
     if (!rc) rc = read_added(t, !s.byte_level, e);
     if (!rc && s.odd[0]) rc = err_set(e, ERR_UNSUPPORTED, "tokenizer.json: %s: GGUF has no word for it", s.odd);
-    if (!rc && s.byte_level && !pre)
+    if (!rc && s.byte_level && !s.name[0])
         rc = err_set(
             e, ERR_UNSUPPORTED,
             "tokenizer.json: GGUF has no name for a pre_tokenizer of these patterns with%s NFC, ignore_merges %s",
-            s.nfc ? "" : "out", flag_of(model, "ignore_merges", false) ? "true" : "false");
+            s.nfc ? "" : "out", s.whole ? "true" : "false");
     if (rc) return rc;
     rc = put_text(t->w, "tokenizer.ggml.model", s.byte_level ? "gpt2" : "llama");
-    if (!rc) rc = put_text(t->w, "tokenizer.ggml.pre", s.byte_level ? pre : "default");
+    if (!rc) rc = put_text(t->w, "tokenizer.ggml.pre", s.byte_level ? s.name : "default");
     if (!rc && !s.byte_level) rc = gguf_put_bool(t->w, "tokenizer.ggml.add_space_prefix", s.prefix);
     if (rc) return no_room(rc, e);
     if (!s.byte_level && (rc = score_by_merges(t, e))) return rc;
@@ -508,7 +311,8 @@ static int export_spm(struct text *t, const char *path, struct err *e) {
     rc = put_text(t->w, "tokenizer.ggml.model", "llama");
     if (!rc) rc = put_text(t->w, "tokenizer.ggml.pre", "default");
     if (!rc)
-        rc = gguf_put_bool(t->w, "tokenizer.ggml.add_space_prefix", flag_of(t->config, "add_prefix_space", !gemma));
+        rc = gguf_put_bool(t->w, "tokenizer.ggml.add_space_prefix",
+                           gguf_pre_flag(t->config, "add_prefix_space", !gemma));
     return no_room(rc ? rc : gguf_vocab_put(&t->vocab, true, t->w), e);
 }
 
