@@ -133,9 +133,12 @@ class Bench:
         return rows
 
     def tell(self, kind, at, stage):
-        gaps = traffic.added_gaps(self.done + self.traffic.finished + list(self.traffic.flows), at, WINDOW_S)
-        print("%s of stage %d: worst added gap %.1f ms of %d streams" % (
-            kind, stage, max((g for g, _ in gaps), default=float("nan")), len(gaps)), flush=True)
+        flows = self.done + self.traffic.finished + list(self.traffic.flows)
+        gaps = traffic.added_gaps(flows, at, WINDOW_S)
+        when = time.strftime("%H:%M:%S", time.gmtime(time.time() - (time.monotonic() - at)))
+        print("%s %s of stage %d: worst added gap %.1f ms of %d streams, from %.1f to %.1f ms after it" % (
+            when, kind, stage, max((g for g, _ in gaps), default=float("nan")), len(gaps),
+            *traffic.worst_interval(flows, at, WINDOW_S)), flush=True)
 
     def finish(self):
         self.traffic.join(traffic.PATIENCE_S + 30)

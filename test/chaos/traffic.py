@@ -352,6 +352,14 @@ def added_gaps(flows, begin, window):
     return found
 
 
+def worst_interval(flows, begin, window):
+    """The longest interval of any stream that added_gaps looks at: from and to, in ms after begin."""
+    found = [(b - a, a, b) for f in flows for times in f.answer.times.values() for a, b in zip(times, times[1:])
+             if b > begin and a < begin + window]
+    _, a, b = max(found, default=(0, begin, begin))
+    return (a - begin) * 1e3, (b - begin) * 1e3
+
+
 def percentile(values, share):
     values = sorted(values)
     return values[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
