@@ -31,7 +31,7 @@ enum {
     NODE_ATTACH_MS = 10000,         // for so long one of them waits for this node's LOAD
     NODE_QUEUE_BYTES = 256 << 20,   // output that may wait for a holder of the next stage
     NODE_CONTROL_BYTES = 256 << 10, // control bytes of a frame from a proven peer
-    NODE_CHUNK_US = 10000,          // a lazy job should take: so long a stage that is made hot may wait for it
+    NODE_CHUNK_US = 4000,           // a lazy job should take: so long a stage that is made hot may wait for it
     NODE_IDLE_MS = 500,             // no step for so long: what waits for company is run; far above the time of a step
     NODE_CHUNK_ROWS_MIN = 16
 };

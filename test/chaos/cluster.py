@@ -129,7 +129,7 @@ class Head(Process):
                 *c.head_flags]
 
 
-LAG_MS, SILENT_MS = 20, 50
+SILENT_MS = 50
 
 
 class Node(Process):
@@ -148,6 +148,7 @@ class Cluster:
     def __init__(self, lab, work, loom, model, n_nodes, head_flags=(), node_flags=(), netless=None):
         self.lab, self.work, self.loom, self.model, self.n_nodes = lab, work, loom, model, n_nodes
         self.head_flags, self.node_flags, self.netless = list(head_flags), list(node_flags), netless
+        self.lag_ms = 20  # of a shadow, at most, to be one
         self.http_port = HTTP_PORT if netless is None else free_port()
         self.cluster_port = CLUSTER_PORT if netless is None else free_port()
         weights = sum(os.path.getsize(os.path.join(model, f)) for f in os.listdir(model))
@@ -224,7 +225,7 @@ class Cluster:
             return False
         roles = [[role for _, role in h] for h in self.holders(s)]
         lags = [h.get("lag_ms", 0) for stage in s.get("stages", []) for h in stage.get("holders", [])]
-        if any(lag > LAG_MS for lag in lags):
+        if any(lag > self.lag_ms for lag in lags):
             return False  # one that was just filled still catches up
         if any(h.get("suspect") for stage in s.get("stages", []) for h in stage.get("holders", [])):
             return False  # what it sends may still wait for TCP to try again

@@ -36,6 +36,7 @@ class Bench:
         self.wanted = "none" if args.redundancy == "old" else args.redundancy
         self.cluster = clusters.Cluster(lab, work, args.loom, args.model, args.nodes, head_flags,
                                         ["--memory", args.memory], args.loopback or None)
+        self.cluster.lag_ms = args.lag_ms
         self.rng = random.Random(args.seed)
 
     def make_requests(self, ask, model):
@@ -232,6 +233,7 @@ def main():
                    help="old: the program has no such flag")
     p.add_argument("--model", default=os.path.join(TOP, "models", "loom-demo"))
     p.add_argument("--memory", default="1G", help="of each node")
+    p.add_argument("--lag-ms", type=float, default=20, help="of every shadow, at most, before the next loss")
     p.add_argument("--flags", type=str.split, default=[], help="more flags of serve, such as '--weights q4_0'")
     p.add_argument("--hold", type=float, default=1.0, help="seconds until the node is back")
     p.add_argument("--patience", type=float, default=90, help="seconds until all has to be redundant again")
