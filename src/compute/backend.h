@@ -69,8 +69,16 @@ struct moe_spec {
     const struct weight *const *gate, *const *up, *const *down; // [n_experts] each
 };
 
+// Works on the items [begin, end) of a loop; thread is below threads().
+typedef void (*backend_loop_fn)(void *arg, uint32_t begin, uint32_t end, uint32_t thread);
+
 struct backend_ops {
     const char *name; // "cpu/avx512"
+
+    // For what the host does while weights are put: calls fn on all of [0, n_items), at most `grain` items at a time,
+    // on so many threads at once as threads() says, the caller's among them.
+    uint32_t (*threads)(const struct backend *be);
+    void (*spread)(struct backend *be, backend_loop_fn fn, void *arg, uint32_t n_items, uint32_t grain);
 
     void *(*mem_alloc)(struct backend *be, uint64_t bytes); // zeroed, aligned to 64; NULL: no memory
     void (*mem_free)(struct backend *be, void *p);
@@ -78,8 +86,9 @@ struct backend_ops {
     void (*mem_get)(struct backend *be, void *host_dst, const void *src, uint64_t bytes);
 
     // A matrix of n_rows rows of k values of type t (a block type, or F32/F16/BF16 for the float path). Rows are put
-    // in any order, in runs that start at a multiple of 16 and are a multiple of 16 long or reach the last row; src is
-    // host memory in the layout of dtype.h. weight_bytes: what such a matrix takes in the backend's memory.
+    // in any order, in runs that start at a multiple of 16 and are a multiple of 16 long or reach the last row, by the
+    // threads of spread too; src is host memory in the layout of dtype.h. weight_bytes: what such a matrix takes in the
+    // backend's memory.
     struct weight *(*weight_new)(struct backend *be, enum dtype t, uint32_t n_rows, uint32_t k);
     void (*weight_put)(struct weight *w, uint32_t row, uint32_t n_rows, const void *src);
     void (*weight_free)(struct weight *w);

@@ -1,38 +1,12 @@
 #include "model/family.h"
+#include "model/load_int.h"
 
 #include "base/log.h"
-#include "weights/dequant.h"
 #include "weights/quantize.h"
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { CHUNK_BYTES = 1 << 20, CHUNK_ROWS = 16 };
-
-struct piece {
-    uint8_t *data;
-    uint64_t cap;
-};
-
-// What a load carries from tensor to tensor.
-struct loader {
-    struct model_part *p;
-    const struct tensors *tensors;
-    const struct model_progress *progress;
-    uint64_t done_bytes, total_bytes;
-    struct piece chunk;  // rows on their way into the backend's own layout
-    struct piece turned; // the file's rows in the model's order
-    struct piece values; // rows as f32 between two types
-    struct err *e;
-};
-
-// A matrix on its way.
-struct matrix {
-    const struct tensor *t;
-    const struct tensor *scale; // of F8_E4M3: one for each 128 x 128 values
-    enum dtype to;
-    uint32_t head_dim; // the rows of a head lie in RoPE pairs (hparams.qk_interleaved); 0: they do not
-};
 
 static int bad_shape(const struct tensor *t, const struct tensor_need *n, struct err *e) {
     char have[128] = "";
@@ -86,123 +60,35 @@ static int visit_check(void *arg, const struct tensor_need *n, const struct tens
     return t->type == DT_F8_E4M3 ? check_scale(l, t) : ERR_OK;
 }
 
-static void report(struct loader *l, uint64_t bytes) {
-    l->done_bytes += bytes;
-    if (l->progress && l->progress->fn) l->progress->fn(l->progress->arg, l->done_bytes, l->total_bytes);
+void load_report(struct loader *l) {
+    uint64_t done_bytes = atomic_load(&l->done_bytes);
+    if (done_bytes == l->told_bytes) return;
+    l->told_bytes = done_bytes;
+    if (l->progress && l->progress->fn) l->progress->fn(l->progress->arg, done_bytes, l->total_bytes);
 }
 
-static bool need(struct piece *p, uint64_t bytes) {
-    if (bytes <= p->cap) return true;
-    uint8_t *c = realloc(p->data, bytes);
-    if (!c) return false;
-    p->data = c;
-    p->cap = bytes;
-    return true;
-}
-
-// Where the file has row i of a head of n, if the rows go by pairs that turn together: 0, n/2, 1, n/2 + 1, ...
-static uint64_t file_row(uint32_t head_dim, uint64_t row) {
-    if (!head_dim) return row;
-    uint64_t i = row % head_dim, half = head_dim / 2;
-    return row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
-}
-
-// Rows [row, row + n) in the model's order, as the file has them.
-static int file_rows(struct loader *l, const struct matrix *m, uint64_t row, uint64_t n, const uint8_t **out) {
-    const uint64_t row_bytes = dtype_row_bytes(m->t->type, m->t->dim[1]);
-    *out = m->t->data + row * row_bytes;
-    if (!m->head_dim) return ERR_OK;
-    if (!need(&l->turned, n * row_bytes)) return err_set(l->e, ERR_NOMEM, "no memory to order its rows");
-    for (uint64_t i = 0; i < n; i++)
-        memcpy(l->turned.data + i * row_bytes, m->t->data + file_row(m->head_dim, row + i) * row_bytes, row_bytes);
-    *out = l->turned.data;
-    return ERR_OK;
-}
-
-static int check_finite(struct loader *l, enum dtype type, const uint8_t *src, uint64_t n, uint64_t k) {
-    if (dtype_info(type)->is_float) return floats_check(type, src, n * k, l->e);
-    for (uint64_t i = 0; i < n; i++, src += dtype_row_bytes(type, k))
-        if (!dtype_row_is_finite(type, src, k))
-            return err_set(l->e, ERR_FORMAT, "NaN or Inf among the scales of row %llu", (unsigned long long)i);
-    return ERR_OK;
-}
-
-// Rows of a type that is not kept, as f32: into the chunk if that is what they become, else on to their type.
-static int through_f32(struct loader *l, const struct matrix *m, uint64_t row, uint64_t n, const uint8_t *src) {
-    const uint64_t k = m->t->dim[1];
-    struct piece *p = m->to == DT_F32 ? &l->chunk : &l->values;
-    if (!need(p, n * k * sizeof(float))) return err_set(l->e, ERR_NOMEM, "no memory to convert it");
-    float *values = (float *)(void *)p->data;
-    if (m->scale) {
-        ASSERT(!m->head_dim);
-        dequant_f8_rows(src, row, n, k, m->scale->type, m->scale->data, values);
-    } else {
-        for (uint64_t i = 0; i < n; i++)
-            dequant_row(m->t->type, src + i * dtype_row_bytes(m->t->type, k), k, values + i * k);
-    }
-    if (m->to != DT_F32) return quantize_rows(DT_F32, values, n, k, m->to, l->chunk.data, l->e);
-    return floats_check(DT_F32, values, n * k, l->e);
-}
-
-// Rows [row, row + n) as type m->to in the chunk.
-static int convert_rows(struct loader *l, const struct matrix *m, uint64_t row, uint64_t n) {
-    const enum dtype from = m->t->type;
-    const uint64_t k = m->t->dim[1];
-    const uint8_t *src;
-    int rc = file_rows(l, m, row, n, &src);
-    if (rc) return rc;
-    if (m->to == from) {
-        rc = check_finite(l, from, src, n, k);
-        if (!rc) memcpy(l->chunk.data, src, n * dtype_row_bytes(from, k));
-        return rc;
-    }
-    if (!dtype_info(from)->is_float || m->to == DT_F32) return through_f32(l, m, row, n, src);
-    return quantize_rows(from, src, n, k, m->to, l->chunk.data, l->e);
-}
-
-static int load_matrix(struct loader *l, const struct tensor *t, bool is_matrix, uint32_t head_dim, struct weight **out,
-                       bool *has_block) {
-    const struct backend_ops *ops = l->p->be->ops;
-    struct matrix m = {.t = t, .to = part_kept_type(&l->p->mode, t->type, is_matrix, t->dim[1]), .head_dim = head_dim};
-    uint32_t n_rows = (uint32_t)t->dim[0], k = (uint32_t)t->dim[1];
-    uint64_t row_bytes = dtype_row_bytes(m.to, k);
-    uint32_t run = CHUNK_ROWS;
-    if (t->type == DT_F8_E4M3) {
-        char name[LIMIT_TENSOR_NAME + 16];
-        snprintf(name, sizeof name, "%s_scale_inv", t->name);
-        m.scale = tensors_find(l->tensors, name);
-    }
-    if (row_bytes * CHUNK_ROWS < CHUNK_BYTES) run = (uint32_t)(CHUNK_BYTES / row_bytes) / CHUNK_ROWS * CHUNK_ROWS;
-    if (!need(&l->chunk, run * row_bytes)) return err_set(l->e, ERR_NOMEM, "no memory to convert tensor %s", t->name);
-    struct weight *w = *out = ops->weight_new(l->p->be, m.to, n_rows, k);
-    if (!w)
-        return err_set(l->e, ERR_NOMEM, "tensor %s: no memory for its %llu bytes on %s", t->name,
-                       (unsigned long long)ops->weight_bytes(m.to, n_rows, k), ops->name);
-    for (uint32_t row = 0; row < n_rows; row += run) {
-        uint32_t n = n_rows - row < run ? n_rows - row : run;
-        int rc = convert_rows(l, &m, row, n);
-        if (rc) return err_prefix(l->e, "tensor %s, from row %u", t->name, row);
-        ops->weight_put(w, row, n, l->chunk.data);
-        report(l, n * dtype_row_bytes(t->type, k));
-    }
-    *has_block |= dtype_info(m.to)->is_block;
-    return ERR_OK;
+int load_await(const struct loader *l, const struct tensor *t) {
+    return l->progress && l->progress->await ? l->progress->await(l->progress->arg, t->name, l->e) : ERR_OK;
 }
 
 // add: to each value, what the files leave out (hparams.norm_plus_one).
 static int load_vector(struct loader *l, const struct tensor *t, float add, uint32_t head_dim, float **out) {
     const uint64_t n = t->dim[0], bytes = n * sizeof(float);
-    int rc = floats_check(t->type, t->data, n, l->e);
+    struct load_thread *k = &l->threads[0];
+    if (!piece_need(&k->raw, t->bytes) || !piece_need(&k->values, bytes) || !piece_need(&k->made, bytes) ||
+        !(*out = l->p->be->ops->mem_alloc(l->p->be, bytes)))
+        return err_set(l->e, ERR_NOMEM, "no memory for tensor %s", t->name);
+    int rc = tensors_read(l->tensors, t, 0, k->raw.data, t->bytes, l->e);
+    if (rc) return rc; // it names the tensor
+    rc = floats_check(t->type, k->raw.data, n, l->e);
     if (rc) return err_prefix(l->e, "tensor %s", t->name);
-    bool room = need(&l->values, bytes) && need(&l->chunk, bytes);
-    *out = room ? l->p->be->ops->mem_alloc(l->p->be, bytes) : NULL;
-    if (!*out) return err_set(l->e, ERR_NOMEM, "no memory for tensor %s", t->name);
-    const float *from = (const float *)(void *)l->values.data;
-    float *to = (float *)(void *)l->chunk.data;
-    floats_to_f32(t->type, t->data, n, (float *)(void *)l->values.data);
-    for (uint64_t i = 0; i < n; i++) to[i] = from[file_row(head_dim, i)] + add;
+    const float *from = (const float *)(void *)k->values.data;
+    float *to = (float *)(void *)k->made.data;
+    floats_to_f32(t->type, k->raw.data, n, (float *)(void *)k->values.data);
+    for (uint64_t i = 0; i < n; i++) to[i] = from[load_file_row(head_dim, i)] + add;
     l->p->be->ops->mem_put(l->p->be, *out, to, bytes);
-    report(l, t->bytes);
+    atomic_fetch_add(&l->done_bytes, t->bytes);
+    load_report(l);
     return ERR_OK;
 }
 
@@ -239,6 +125,8 @@ static int visit_load(void *arg, const struct tensor_need *n, const struct tenso
     struct model_part *p = l->p;
     const struct tensor *t = tensors_find(l->tensors, n->name);
     bool ignored = false;
+    int rc = load_await(l, t);
+    if (rc) return rc;
     switch (slot->place) {
     case PLACE_MATRIX:
         return load_layer_matrix(l, t, n, slot);
@@ -253,10 +141,28 @@ static int visit_load(void *arg, const struct tensor_need *n, const struct tenso
     case PLACE_HEAD:
         return load_matrix(l, t, true, 0, &p->head, &p->head_has_block);
     case PLACE_SCALE:
-        report(l, t->bytes);
+        atomic_fetch_add(&l->done_bytes, t->bytes);
         return ERR_OK;
     }
     return ERR_OK;
+}
+
+static int threads_new(struct loader *l, const struct backend *be) {
+    l->n_threads = be->ops->threads(be);
+    const size_t bytes = l->n_threads * sizeof *l->threads;
+    l->threads = aligned_alloc(_Alignof(struct load_thread), bytes);
+    if (!l->threads) return err_set(l->e, ERR_NOMEM, "no memory to load with");
+    memset(l->threads, 0, bytes);
+    return ERR_OK;
+}
+
+static void threads_free(struct loader *l) {
+    for (uint32_t i = 0; i < l->n_threads; i++) {
+        free(l->threads[i].raw.data);
+        free(l->threads[i].values.data);
+        free(l->threads[i].made.data);
+    }
+    free(l->threads);
 }
 
 static struct model_part *part_new(const struct hparams *h, const struct run_mode *m, struct backend *be, uint32_t a,
@@ -282,12 +188,14 @@ int model_part_load(const struct hparams *h, const struct run_mode *m, const str
     struct loader l = {.tensors = t, .progress = progress, .e = e ? e : &own};
     int rc = family_walk(h, a, b, &(struct tensor_visitor){visit_check, &l});
     if (rc) return rc;
+    rc = threads_new(&l, be);
+    if (rc) return rc;
     l.p = part_new(h, m, be, a, b);
-    if (!l.p) return err_set(e, ERR_NOMEM, "no memory for %u layers", b - a);
-    rc = family_walk(h, a, b, &(struct tensor_visitor){visit_load, &l});
-    free(l.chunk.data);
-    free(l.turned.data);
-    free(l.values.data);
+    if (!l.p)
+        rc = err_set(e, ERR_NOMEM, "no memory for %u layers", b - a);
+    else
+        rc = family_walk(h, a, b, &(struct tensor_visitor){visit_load, &l});
+    threads_free(&l);
     if (rc) {
         model_part_free(l.p);
         return rc;

@@ -146,6 +146,9 @@ struct model_part;
 struct model_progress {
     void (*fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes); // may be NULL
     void *arg;
+    // Called before the bytes of a tensor are looked at: returns when they are there, or why they do not come. NULL:
+    // all are there.
+    int (*await)(void *arg, const char *name, struct err *e);
 };
 int model_part_load(const struct hparams *h, const struct run_mode *m, const struct tensors *t, struct backend *be,
                     uint32_t a, uint32_t b, const struct model_progress *p, struct model_part **part,

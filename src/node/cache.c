@@ -172,6 +172,7 @@ static int hash_matches(struct cache *c, const uint8_t *data, uint64_t bytes, co
     for (uint64_t at = 0; ok && at < bytes;) {
         size_t n = bytes - at < HASH_PIECE ? (size_t)(bytes - at) : HASH_PIECE;
         ok = EVP_DigestUpdate(sha, data + at, n) && !atomic_load(c->quit);
+        file_map_drop(data + at, n);
         at += n;
         atomic_fetch_add(c->progress, n);
     }

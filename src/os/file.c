@@ -88,6 +88,12 @@ void file_map_close(struct file_map *m) {
     *m = (struct file_map){0};
 }
 
+void file_map_drop(const void *data, size_t len_bytes) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data / page * page;
+    const uintptr_t end = ((uintptr_t)data + len_bytes + page - 1) / page * page;
+    if (len_bytes) madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
 static int write_all(int fd, const void *data, size_t len_bytes) {
     const char *p = data;
     while (len_bytes) {

@@ -19,6 +19,9 @@ struct file_map {
 };
 int file_map_open(struct file_map *m, const char *path, struct err *e) MUST_CHECK;
 void file_map_close(struct file_map *m);
+// The pages that hold these bytes of a map are in nobody's way any more: they no longer count as this process's memory,
+// and come back from the page cache when they are looked at again. Any thread.
+void file_map_drop(const void *data, size_t len_bytes);
 
 // Replaces path by these bytes: a temporary file beside it, fsync, rename, fsync of the folder.
 int file_write(const char *path, const void *data, size_t len_bytes, mode_t mode, struct err *e) MUST_CHECK;

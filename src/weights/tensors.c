@@ -61,6 +61,13 @@ int tensors_add(struct tensors *t, const struct tensor *one, struct err *e) {
     return ERR_OK;
 }
 
+void tensors_put_data(struct tensors *t, const char *name, const uint8_t *data) {
+    uint32_t i;
+    bool there = strmap_get(&t->index, name, strlen(name), &i);
+    ASSERT(there && !t->list[i].data, "%s", name);
+    t->list[i].data = data;
+}
+
 int tensors_alias(struct tensors *t, const char *name, const struct tensor *base, uint64_t row, uint64_t n_rows,
                   struct err *e) {
     ASSERT(base->n_dims >= 1 && row <= base->dim[0] && n_rows <= base->dim[0] - row);
@@ -88,6 +95,7 @@ int tensors_map_file(struct tensors *t, const char *path, const struct file_map 
         file_map_close(m);
         return err_set(e, ERR_IO, "%s: open: %s", path, strerror(errno));
     }
+    posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL); // loads go from the front to the back
     t->fds[t->n_maps++] = fd;
     *map = m;
     return ERR_OK;
@@ -159,6 +167,7 @@ int tensors_read(const struct tensors *t, const struct tensor *one, uint64_t off
     while (i < t->n_maps && !(from >= t->maps[i].data && from < t->maps[i].data + t->maps[i].len_bytes)) i++;
     if (i == t->n_maps) { // not of a file of ours
         if (n) memcpy(dst, from, n);
+        if (one->is_mapped) file_map_drop(from, n);
         return ERR_OK;
     }
     off_t at = from - t->maps[i].data;

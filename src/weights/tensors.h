@@ -16,6 +16,7 @@ struct tensor {
     uint64_t dim[TENSOR_DIMS]; // outermost first, as PyTorch writes a shape
     const uint8_t *data;
     uint64_t bytes;
+    bool is_mapped; // data lies in a map of a file that is not this struct's own: what was read of it may be dropped
 };
 
 struct tensors;
@@ -35,6 +36,8 @@ int tensors_open_memory(const uint8_t *data, uint64_t bytes, struct tensors **t,
 int tensors_new(struct tensors **t) MUST_CHECK;
 int tensors_add(struct tensors *t, const struct tensor *one, struct err *e) MUST_CHECK;
 void tensors_free(struct tensors *t);
+// The data of a tensor that was added without, while nobody else looks at this one.
+void tensors_put_data(struct tensors *t, const char *name, const uint8_t *data);
 // The metadata of a GGUF file (of a split one: its first shard); NULL: it is none. Owned by t.
 const struct gguf *tensors_gguf(const struct tensors *t);
 // One more name for rows [row, row + n_rows) of base, which keeps its own. The rows lie one behind the other, so that
@@ -43,8 +46,9 @@ const struct gguf *tensors_gguf(const struct tensors *t);
 int tensors_alias(struct tensors *t, const char *name, const struct tensor *base, uint64_t row, uint64_t n_rows,
                   struct err *e) MUST_CHECK;
 
-// Copies n bytes of one's data, from offset on, to dst. Unlike a look at data it survives a file that somebody
-// shortened meanwhile (which kills the process that touches the map): ERR_IO then. Any thread.
+// Copies n bytes of one's data, from offset on, to dst; no more memory than these n bytes is held afterwards. Unlike a
+// look at data it survives a file that somebody shortened meanwhile (which kills the process that touches the map):
+// ERR_IO then. Any thread.
 int tensors_read(const struct tensors *t, const struct tensor *one, uint64_t offset, void *dst, size_t n,
                  struct err *e) MUST_CHECK;
 

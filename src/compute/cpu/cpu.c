@@ -13,6 +13,14 @@ static void mem_copy(struct backend *be, void *dst, const void *src, uint64_t by
     memcpy(dst, src, bytes);
 }
 
+static uint32_t threads(const struct backend *be) {
+    return pool_threads(cpu_of((struct backend *)(uintptr_t)be)->pool);
+}
+
+static void spread(struct backend *be, backend_loop_fn fn, void *arg, uint32_t n_items, uint32_t grain) {
+    pool_run(cpu_of(be)->pool, fn, arg, n_items, grain);
+}
+
 // ---- Weights
 
 static struct weight *weight_new(struct backend *be, enum dtype t, uint32_t n_rows, uint32_t k) {
@@ -33,26 +41,10 @@ static struct weight *weight_new(struct backend *be, enum dtype t, uint32_t n_ro
     return NULL;
 }
 
-struct put_op {
-    struct weight *w;
-    uint32_t row, n_rows;
-    const uint8_t *src;
-};
-
-static void put_panels(void *arg, uint32_t begin, uint32_t end, uint32_t thread) {
-    const struct put_op *o = arg;
-    (void)thread;
-    for (uint32_t p = begin; p < end; p++) {
-        uint32_t at = p * PANEL_ROWS, n = o->n_rows - at < PANEL_ROWS ? o->n_rows - at : PANEL_ROWS;
-        weight_store(o->w, o->row + at, n, o->src + at * dtype_row_bytes(o->w->type, o->w->k));
-    }
-}
-
 static void weight_put(struct weight *w, uint32_t row, uint32_t n_rows, const void *src) {
     ASSERT(row % PANEL_ROWS == 0 && n_rows <= w->n_rows - row, "rows %u + %u of %u", row, n_rows, w->n_rows);
     ASSERT(n_rows % PANEL_ROWS == 0 || row + n_rows == w->n_rows, "a run of %u rows ends inside a panel", n_rows);
-    struct put_op o = {.w = w, .row = row, .n_rows = n_rows, .src = src};
-    pool_run(cpu_of(w->be)->pool, put_panels, &o, (n_rows + PANEL_ROWS - 1) / PANEL_ROWS, 1);
+    weight_store(w, row, n_rows, src);
 }
 
 static void weight_free(struct weight *w) {
@@ -73,7 +65,7 @@ static struct qrows *qrows_new(struct backend *be, uint32_t max_rows, uint32_t m
     struct qrows *q = cpu_mem_alloc(be, sizeof *q);
     if (!q) return NULL;
     *q = (struct qrows){.be = be, .max_rows = max_rows, .max_k = max_k};
-    q->a = cpu_mem_alloc(be, (uint64_t)max_rows * ref_n_blocks(max_k) * sizeof *q->a);
+    q->a = cpu_mem_alloc_now(be, (uint64_t)max_rows * ref_n_blocks(max_k) * sizeof *q->a);
     if (q->a) return q;
     cpu_mem_free(be, q);
     return NULL;
@@ -379,7 +371,9 @@ static void cpu_free(struct backend *be) {
 }
 
 static const struct backend_ops cpu_ops = {
-    .mem_alloc = cpu_mem_alloc,
+    .threads = threads,
+    .spread = spread,
+    .mem_alloc = cpu_mem_alloc_now,
     .mem_free = cpu_mem_free,
     .mem_put = mem_copy,
     .mem_get = mem_copy,

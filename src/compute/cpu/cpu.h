@@ -46,6 +46,9 @@ static inline uint32_t cpu_grain(uint64_t values) {
 // mem.c: zeros, aligned to 64. Each allocation takes CPU_MEM_HEADER_BYTES more. Any thread.
 enum { CPU_MEM_HEADER_BYTES = 64 };
 void *cpu_mem_alloc(struct backend *be, uint64_t bytes); // NULL: no memory
+// Takes the pages at once, not at the first touch: no step waits for them, and what a stage takes is known from the
+// start.
+void *cpu_mem_alloc_now(struct backend *be, uint64_t bytes);
 void cpu_mem_free(struct backend *be, void *p);
 
 // Runs a matrix job over n tokens on all workers; several jobs of one shape may run as one (moe).

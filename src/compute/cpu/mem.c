@@ -113,6 +113,15 @@ void *cpu_mem_alloc(struct backend *be, uint64_t bytes) {
     return (uint8_t *)h + CPU_MEM_HEADER_BYTES;
 }
 
+void *cpu_mem_alloc_now(struct backend *be, uint64_t bytes) {
+    uint8_t *p = cpu_mem_alloc(be, bytes);
+    if (p && bytes >= LARGE_BYTES) { // what is small was written to already
+        uintptr_t begin = (uintptr_t)p / PAGE_BYTES * PAGE_BYTES, end = (uintptr_t)p + bytes;
+        madvise((void *)begin, end - begin, MADV_POPULATE_WRITE); // a wish: an old kernel takes the pages later
+    }
+    return p;
+}
+
 void cpu_mem_free(struct backend *be, void *mem) {
     (void)be;
     if (!mem) return;

@@ -110,8 +110,13 @@ static void store_block_row(struct weight *w, uint32_t row, const uint8_t *src) 
 static void store_float_row(struct weight *w, uint32_t row, const uint8_t *src) {
     uint32_t size = dtype_info(w->type)->block_bytes, lane = row % PANEL_ROWS;
     uint8_t *panel = w->data + row / PANEL_ROWS * w->panel_bytes;
-    for (uint32_t k = 0; k < w->k; k++)
-        memcpy(panel + ((size_t)panel_float_at(k, w->k) * PANEL_ROWS + lane) * size, src + (size_t)k * size, size);
+    for (uint32_t k = 0; k < w->k; k++) { // of known sizes, so that no copy is a call
+        uint8_t *to = panel + ((size_t)panel_float_at(k, w->k) * PANEL_ROWS + lane) * size;
+        if (size == 2)
+            memcpy(to, src + (size_t)k * 2, 2);
+        else
+            memcpy(to, src + (size_t)k * 4, 4);
+    }
 }
 
 // Rows that do not exist must add nothing to lanes that are computed all the same: zero scales do it, and codes that
@@ -131,8 +136,8 @@ void weight_store(struct weight *w, uint32_t row, uint32_t n_rows, const uint8_t
         memcpy(w->data + row * row_bytes, src, n_rows * row_bytes);
         return;
     }
-    bool is_float = dtype_info(w->type)->is_float;
-    for (uint32_t i = 0; i < n_rows; i++, src += row_bytes)
+    bool is_float = dtype_info(w->type)->is_float, packed = !is_float && weight_pack(w, row, n_rows, src);
+    for (uint32_t i = 0; i < n_rows && !packed; i++, src += row_bytes)
         if (is_float)
             store_float_row(w, row + i, src);
         else

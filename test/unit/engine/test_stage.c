@@ -193,7 +193,7 @@ static void test_progress(void **state) {
     struct seen seen = {0};
     struct model_part *part;
     struct err e;
-    struct model_progress p = {see, &seen};
+    struct model_progress p = {.fn = see, .arg = &seen};
     assert_int_equal(model_part_load(&r->m.h, &L8, r->m.tensors, r->be, 0, 4, &p, &part, &e), ERR_OK);
     assert_true(seen.calls >= r->m.n && seen.done == seen.total);
     model_part_free(part);
