@@ -10,37 +10,65 @@ enum { L8_VALUES = 128, GROUP_VALUES = 32, MAX_VALUES = QUANT_SUPER };
 #define TINY   0x1p-80f
 #define INV127 0x1.020408p-7f
 
+static uint16_t get_u16(const uint8_t *p) { // rows of a file may lie at odd addresses
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return h;
+}
+
+// Loops over groups of a fixed length are what compilers make vectors of.
+static void widen_group(const uint8_t *src, float *dst) {
+    uint16_t h[GROUP_VALUES];
+    uint32_t u[GROUP_VALUES];
+    memcpy(h, src, sizeof h);
+    for (uint32_t i = 0; i < GROUP_VALUES; i++) u[i] = (uint32_t)h[i] << 16;
+    memcpy(dst, u, sizeof u);
+}
+
 void floats_to_f32(enum dtype from, const void *src, uint64_t n, float *dst) {
-    const uint8_t *s = src; // memcpy below, because rows of a file may lie at odd addresses
+    const uint8_t *s = src;
     ASSERT(dtype_info(from)->is_float);
     if (from == DT_F32) {
         memcpy(dst, s, n * sizeof *dst);
         return;
     }
-    for (uint64_t i = 0; i < n; i++) {
-        uint16_t h;
-        memcpy(&h, s + 2 * i, sizeof h);
-        dst[i] = from == DT_BF16 ? quantize_float((uint32_t)h << 16) : quantize_f16_to_f32(h);
+    if (from == DT_BF16) {
+        uint64_t i = 0;
+        for (; i + GROUP_VALUES <= n; i += GROUP_VALUES) widen_group(s + 2 * i, dst + i);
+        for (; i < n; i++) dst[i] = quantize_float((uint32_t)get_u16(s + 2 * i) << 16);
+        return;
     }
+    for (uint64_t i = 0; i < n; i++) dst[i] = quantize_f16_to_f32(get_u16(s + 2 * i));
 }
 
-// The bits of the largest magnitude; a NaN or Inf gives 0x7f800000 or more.
+// The bits of the largest magnitude of n values, a multiple of GROUP_VALUES; a NaN or Inf gives 0x7f800000 or more.
 static uint32_t amax_bits(const float *x, uint32_t n) {
-    uint32_t m = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t u = quantize_bits(x[i]) & 0x7fffffff;
-        m = u > m ? u : m;
-    }
-    return m;
+    int32_t m[GROUP_VALUES] = {0}; // signed, for which machines have a vector compare
+    for (uint32_t at = 0; at < n; at += GROUP_VALUES)
+        for (uint32_t i = 0; i < GROUP_VALUES; i++) {
+            int32_t u = (int32_t)(quantize_bits(x[at + i]) & 0x7fffffff);
+            m[i] = u > m[i] ? u : m[i];
+        }
+    for (uint32_t i = 1; i < GROUP_VALUES; i++) m[0] = m[i] > m[0] ? m[i] : m[0];
+    return (uint32_t)m[0];
 }
 
-// NUMERICS 2.2; n <= 128, the codes behind the last value stay 0.
-static void block_l8(const float *x, uint32_t n, float amax, uint8_t *out) {
+// Codes of a group: x * id to the nearest, ties to even.
+static void round_group(const float *x, float id, int8_t *q) {
+    int32_t v[GROUP_VALUES];
+    for (uint32_t i = 0; i < GROUP_VALUES; i++) v[i] = (int32_t)quantize_round(x[i] * id);
+    for (uint32_t i = 0; i < GROUP_VALUES; i++) q[i] = (int8_t)v[i];
+}
+
+// In all blocks the values behind the last one of a row are 0.
+
+// NUMERICS 2.2.
+static void block_l8(const float *x, float amax, uint8_t *out) {
     float d = 0;
     int8_t q[L8_VALUES] = {0};
     if (amax >= TINY) {
         float id = 127.0f / amax;
-        for (uint32_t i = 0; i < n; i++) q[i] = (int8_t)rintf(x[i] * id);
+        for (uint32_t g = 0; g < L8_VALUES; g += GROUP_VALUES) round_group(x + g, id, q + g);
         d = amax * INV127;
     }
     uint32_t u = quantize_bits(d);
@@ -49,40 +77,39 @@ static void block_l8(const float *x, uint32_t n, float amax, uint8_t *out) {
     memcpy(out + 4, q, sizeof q);
 }
 
-static void block_q8_0(const float *x, uint32_t n, float amax, uint8_t *out) {
+static void block_q8_0(const float *x, float amax, uint8_t *out) {
     float d = amax / 127.0f, id = amax >= TINY ? 1.0f / d : 0;
-    int8_t q[GROUP_VALUES] = {0};
-    for (uint32_t i = 0; i < n; i++) q[i] = (int8_t)rintf(x[i] * id);
+    int8_t q[GROUP_VALUES];
+    round_group(x, id, q);
     quantize_put_u16(out, quantize_f32_to_f16(d));
     memcpy(out + 2, q, sizeof q);
 }
 
 // The value of the largest magnitude becomes -8 exactly, whatever its sign: d may be negative.
-static void block_q4_0(const float *x, uint32_t n, float amax, uint8_t *out) {
+static void block_q4_0(const float *x, float amax, uint8_t *out) {
     float extreme = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (fabsf(x[i]) > fabsf(extreme)) extreme = x[i];
+    for (uint32_t i = GROUP_VALUES; i-- > 0;) // the first of equals; zeros of any sign count as plus zero
+        extreme = fabsf(x[i]) == amax && amax > 0 ? x[i] : extreme;
     float d = extreme / -8.0f, id = amax >= TINY ? 1.0f / d : 0;
-    uint8_t q[GROUP_VALUES];
-    memset(q, 8, sizeof q); // the code of zero
-    for (uint32_t i = 0; i < n; i++) {
-        int v = (int)(x[i] * id + 8.5f);
-        q[i] = (uint8_t)(v > 15 ? 15 : v);
+    int32_t q[GROUP_VALUES];
+    for (uint32_t i = 0; i < GROUP_VALUES; i++) {
+        int32_t v = (int32_t)(x[i] * id + 8.5f); // of zero: 8
+        q[i] = v > 15 ? 15 : v;
     }
     quantize_put_u16(out, quantize_f32_to_f16(d));
     for (uint32_t i = 0; i < GROUP_VALUES / 2; i++) out[2 + i] = (uint8_t)(q[i] | q[i + GROUP_VALUES / 2] << 4);
 }
 
-static void block_of(enum dtype to, const float *x, uint32_t n, float amax, uint8_t *out) {
+static void block_of(enum dtype to, const float *x, float amax, uint8_t *out) {
     switch (to) {
     case DT_L8:
-        block_l8(x, n, amax, out);
+        block_l8(x, amax, out);
         return;
     case DT_Q8_0:
-        block_q8_0(x, n, amax, out);
+        block_q8_0(x, amax, out);
         return;
     case DT_Q4_0:
-        block_q4_0(x, n, amax, out);
+        block_q4_0(x, amax, out);
         return;
     case DT_Q4_1:
         quantize_block_q4_1(x, out);
@@ -126,14 +153,14 @@ int quantize_rows(enum dtype from, const void *src, uint64_t n_rows, uint64_t k,
             uint32_t n = k - at < size ? (uint32_t)(k - at) : size;
             floats_to_f32(from, s + (r * k + at) * value_bytes, n, x);
             for (uint32_t i = n; i < size; i++) x[i] = 0;
-            uint32_t m = amax_bits(x, n);
+            uint32_t m = amax_bits(x, size);
             if (m >= 0x7f800000u)
                 return err_set(e, ERR_FORMAT, "NaN or Inf in row %llu, values %llu to %llu", (unsigned long long)r,
                                (unsigned long long)at, (unsigned long long)(at + n - 1));
             if (quantize_float(m) >= amax_limit(to))
                 return err_set(e, ERR_FORMAT, "row %llu: %g is too large for %s", (unsigned long long)r,
                                (double)quantize_float(m), dtype_info(to)->name);
-            block_of(to, x, n, quantize_float(m), out);
+            block_of(to, x, quantize_float(m), out);
             out += dtype_info(to)->block_bytes;
         }
     }
@@ -166,7 +193,8 @@ int floats_check(enum dtype from, const void *src, uint64_t n, struct err *e) {
     for (uint64_t at = 0; at < n; at += L8_VALUES) {
         uint32_t m = n - at < L8_VALUES ? (uint32_t)(n - at) : L8_VALUES;
         floats_to_f32(from, s + at * dtype_info(from)->block_bytes, m, x);
-        if (amax_bits(x, m) >= 0x7f800000u)
+        for (uint32_t i = m; i < L8_VALUES; i++) x[i] = 0;
+        if (amax_bits(x, L8_VALUES) >= 0x7f800000u)
             return err_set(e, ERR_FORMAT, "NaN or Inf among values %llu to %llu", (unsigned long long)at,
                            (unsigned long long)(at + m - 1));
     }
