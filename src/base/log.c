@@ -10,6 +10,8 @@ static char process_name[32];
 
 void log_set_level(enum log_level level) { max_level = level; }
 
+bool log_shows(enum log_level level) { return level <= max_level; }
+
 void log_set_name(const char *name) { snprintf(process_name, sizeof process_name, "%s", name ? name : ""); }
 
 void log_write(enum log_level level, const char *area, const char *fmt, ...) {

@@ -2,10 +2,12 @@
 // write(2). Levels are set once by cmd/ before any thread starts.
 #pragma once
 #include "base/err.h"
+#include <stdbool.h>
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
 void log_set_level(enum log_level level);
+bool log_shows(enum log_level level);
 // Names this process in each line ("node-2"); copied, cut at 31 bytes. NULL or "" names nothing.
 void log_set_name(const char *name);
 void log_write(enum log_level level, const char *area, const char *fmt, ...) PRINTF_LIKE(3, 4);

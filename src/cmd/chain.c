@@ -1,5 +1,7 @@
 #include "cmd/chain.h"
 
+#include "cmd/cmd.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +21,18 @@ static int open_stage(struct chain *c, const struct chain_config *k, uint32_t i,
     return stage_new(&sc, c->backend, part, &c->stage[i], e);
 }
 
+static int tell_memory(const struct chain_config *k, struct err *e) {
+    struct head_config c = {.model = k->model,
+                            .mode = k->mode,
+                            .cpu = k->cpu,
+                            .n_stages = k->n_stages,
+                            .context = k->context,
+                            .sequences = k->sequences,
+                            .chunk_rows = k->max_rows};
+    memcpy(c.layers, k->layers, k->n_stages * sizeof c.layers[0]);
+    return memory_tell(&c, e);
+}
+
 int chain_open(struct chain *c, const struct chain_config *k, struct err *e) {
     *c = (struct chain){.hparams = k->model->hparams,
                         .mode = k->mode,
@@ -35,7 +49,9 @@ int chain_open(struct chain *c, const struct chain_config *k, struct err *e) {
                        c->hparams.n_layers);
     c->n_blocks = (k->context + LIMIT_BLOCK_TOKENS - 1) / LIMIT_BLOCK_TOKENS * k->sequences;
     c->step = step_new();
-    int rc = c->step ? backend_cpu_new(&k->cpu, &c->backend, e) : err_set(e, ERR_NOMEM, "no memory for a step");
+    int rc = tell_memory(k, e);
+    if (!rc && !c->step) rc = err_set(e, ERR_NOMEM, "no memory for a step");
+    if (!rc) rc = backend_cpu_new(&k->cpu, &c->backend, e);
     for (uint32_t i = 0; i < k->n_stages && !rc; i++) rc = open_stage(c, k, i, e);
     if (rc) chain_close(c);
     return rc;

@@ -32,6 +32,10 @@ int compute_config(const struct compute_flags *f, struct opened_model *m, bool q
 int compute_mode(const struct compute_flags *f, struct run_mode *mode, struct err *e) MUST_CHECK;
 int compute_cpu(const struct compute_flags *f, struct backend_cpu_config *cpu, struct err *e) MUST_CHECK;
 
+// Tells, before anything is loaded, how much memory the process will take: in the log, or to whoever sits at a
+// terminal. ERR_LIMIT: more than it may.
+int memory_tell(const struct head_config *c, struct err *e) MUST_CHECK;
+
 // Tokenizer and template of a model folder. text_open refuses a tokenizer with ids that the model has no row for.
 struct text_side {
     struct tokenizer *tokenizer;

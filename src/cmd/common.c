@@ -92,6 +92,25 @@ int compute_config(const struct compute_flags *f, struct opened_model *m, bool q
     return ERR_OK;
 }
 
+int memory_tell(const struct head_config *c, struct err *e) {
+    struct head_memory m;
+    char text[256];
+    int rc = head_memory(c, &m, e);
+    if (rc) return rc;
+    uint64_t loaded = cpu_memory_own_bytes() + m.weights_bytes + m.scratch_bytes + m.kv_begin_bytes;
+    snprintf(text, sizeof text,
+             flags_text("%.3f GB of weights; %.3f GB in all once it is loaded, %.3f GB at most, when the KV cache is "
+                        "full (%llu tokens)",
+                        "权重 %.3f GB；载入后共 %.3f GB，最多 %.3f GB（KV 缓存写满 %llu 个 token 时）"),
+             (double)m.weights_bytes / 1e9, (double)loaded / 1e9,
+             (double)(loaded + m.kv_bytes - m.kv_begin_bytes) / 1e9, (unsigned long long)m.kv_tokens);
+    if (log_shows(LOG_INFO))
+        LOG_I("memory", "%s", text);
+    else if (isatty(STDERR_FILENO))
+        fprintf(stderr, "%s%s\n", flags_text("memory: ", "内存："), text);
+    return ERR_OK;
+}
+
 int text_open(const struct opened_model *m, const char *chat_template_path, uint32_t n_helpers, struct text_side *t,
               struct err *e) {
     const struct gguf *g = tensors_gguf(m->tensors);

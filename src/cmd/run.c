@@ -62,7 +62,8 @@ static int open_all(struct run *r, const char *path, struct err *e) {
     if (r->ids.n >= c.context)
         return err_set(e, ERR_USAGE, "the prompt has %zu tokens, the window %u; at least one must be left to answer",
                        r->ids.n, c.context);
-    rc = head_new(&c, &r->head, e);
+    rc = memory_tell(&c, e);
+    if (!rc) rc = head_new(&c, &r->head, e);
     if (!rc) rc = head_wait_ready(r->head, 600000, e);
     r->load_us = clock_now_us() - t0;
     return rc;

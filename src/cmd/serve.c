@@ -49,8 +49,10 @@ static int start_head(struct serve *s, struct err *e) {
         c.cluster_addr = f->cluster ? f->cluster : "127.0.0.1:0";
         c.min_nodes = f->min_nodes ? f->min_nodes : f->local_nodes ? f->local_nodes : 1;
         c.state_dir = s->state;
+    } else {
+        rc = memory_tell(&c, e); // with nodes, each of them tells its own
     }
-    return head_new(&c, &s->head, e);
+    return rc ? rc : head_new(&c, &s->head, e);
 }
 
 static int start_nodes(struct serve *s, struct err *e) {

@@ -14,7 +14,6 @@
 #include "head/model_id.h"
 #include "net/loop.h"
 #include "os/clock.h"
-#include "os/cpu.h"
 #include "os/random.h"
 #include "os/thread.h"
 
@@ -221,7 +220,7 @@ static int start_local(struct head *h, const struct head_config *c, struct err *
     memcpy(lc.layers, c->layers, sizeof lc.layers);
     struct local_handlers lh = {
         .arg = h, .ready = on_local_ready, .failed = on_local_failed, .result = on_local_result};
-    h->local_memory_bytes = c->memory_bytes ? c->memory_bytes : cpu_memory_available_bytes() / 10 * 9;
+    h->local_memory_bytes = head_local_memory_bytes(c);
     return local_new(h->loop, &lc, &lh, &h->local, e);
 }
 
@@ -270,9 +269,8 @@ static uint64_t settle_us(const struct head *h, const struct head_config *c) {
 
 static int start_brain(struct head *h, const struct head_config *c, struct err *e) {
     const struct hparams *p = &c->model->hparams;
-    uint32_t blocks_of_one = (c->context + LIMIT_BLOCK_TOKENS - 1) / LIMIT_BLOCK_TOKENS;
     struct brain_config bc = {.wish = {.context = c->context,
-                                       .max_blocks = blocks_of_one * c->sequences,
+                                       .max_blocks = head_max_blocks(c),
                                        .redundant = c->cluster_addr && c->redundancy_first},
                               .n_vocab = p->n_vocab,
                               .max_context = c->context,

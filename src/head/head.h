@@ -31,6 +31,15 @@ struct head_config {
     uint32_t wait_for_node_ms, node_timeout_ms, suspect_ms, heartbeat_ms, step_deadline_ms;
 };
 
+// What the local stages will take of this process's memory, known before anything is loaded. ERR_LIMIT: more than they
+// may have; the text says what would fit.
+struct head_memory {
+    uint64_t weights_bytes, kv_bytes, scratch_bytes;
+    uint64_t kv_begin_bytes; // of the KV cache, resident from the first token on
+    uint64_t kv_tokens;
+};
+int head_memory(const struct head_config *c, struct head_memory *m, struct err *e) MUST_CHECK;
+
 int head_new(const struct head_config *c, struct head **h, struct err *e) MUST_CHECK;
 void head_free(struct head *h);                   // every request that is still open gets its last event
 uint32_t head_cluster_port(const struct head *h); // 0: no cluster

@@ -9,6 +9,7 @@
 #include "base/map.h"
 #include "gateway/gateway.h"
 #include "head/brain.h"
+#include "head/head.h"
 #include "head/journal.h"
 #include "head/links.h"
 #include "head/local.h"
@@ -59,6 +60,9 @@ struct head {
 
 // The canary is a request of the head's own: one token through all stages before /health says ready.
 #define HEAD_CANARY_ID UINT64_MAX
+
+uint32_t head_max_blocks(const struct head_config *c);         // KV blocks that are wished for
+uint64_t head_local_memory_bytes(const struct head_config *c); // what the local stages may take
 
 void head_publish(struct head *h); // the loop's thread
 void head_act(struct head *h);     // the loop's thread: carries out what the brain decided

@@ -171,3 +171,10 @@ uint64_t cpu_memory_available_bytes(void) {
     uint64_t left = limit > used ? limit - used : 0;
     return left < available ? left : available;
 }
+
+uint64_t cpu_memory_own_bytes(void) {
+    char text[256], *rest;
+    if (!read_text("/proc/self/statm", text, sizeof text)) return 0;
+    strtoull(text, &rest, 10); // the address space
+    return strtoull(rest, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
+}

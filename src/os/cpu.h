@@ -23,3 +23,4 @@ uint32_t cpu_count_usable(void); // logical ones that this process may run on (a
 uint64_t cpu_memory_total_bytes(void);
 uint64_t cpu_memory_cgroup_limit_bytes(void);
 uint64_t cpu_memory_available_bytes(void);
+uint64_t cpu_memory_own_bytes(void); // resident, of this process
