@@ -156,6 +156,7 @@ struct backend_ops {
 
 struct backend {
     const struct backend_ops *ops;
+    uint64_t choice_ns; // that moe spent so far on choosing experts, for measurements
 };
 
 enum isa { ISA_AUTO, ISA_REF, ISA_AVX2, ISA_AVX512 };

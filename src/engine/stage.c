@@ -30,7 +30,7 @@ struct stage {
 
     uint64_t sample_ns;
     atomic_uint slots_used, blocks_used;
-    atomic_ullong steps, rows, busy_us, op_us[8];
+    atomic_ullong steps, rows, busy_us;
 };
 
 static bool is_last(const struct stage *s) { return s->c.b == s->h.n_layers; }
@@ -150,10 +150,8 @@ static int take_step(struct stage *s, const struct step *step, uint8_t *fault, s
 }
 
 static void count_step(struct stage *s, const struct step *step, uint64_t begin_ns) {
-    const uint64_t *op_ns = scratch_op_ns(s->scratch);
     atomic_store(&s->slots_used, s->slots.n_used);
     atomic_store(&s->blocks_used, s->slots.n_blocks_used);
-    for (uint32_t i = 0; i < OP_N; i++) atomic_store(&s->op_us[i], (i == OP_SAMPLE ? s->sample_ns : op_ns[i]) / 1000);
     atomic_fetch_add(&s->steps, 1);
     atomic_fetch_add(&s->rows, step->n_rows);
     atomic_fetch_add(&s->busy_us, (clock_now_ns() - begin_ns) / 1000);
@@ -165,7 +163,16 @@ void stage_counts(const struct stage *s, struct stage_counts *c) {
     c->steps = atomic_load(&s->steps);
     c->rows = atomic_load(&s->rows);
     c->busy_us = atomic_load(&s->busy_us);
-    for (uint32_t i = 0; i < sizeof c->op_us / sizeof *c->op_us; i++) c->op_us[i] = atomic_load(&s->op_us[i]);
+}
+
+void stage_clock(struct stage *s, bool on) {
+    scratch_clock(s->scratch, on);
+    s->sample_ns = 0;
+}
+
+void stage_op_ns(const struct stage *s, uint64_t ns[OP_N]) {
+    const uint64_t *op_ns = scratch_op_ns(s->scratch);
+    for (uint32_t i = 0; i < OP_N; i++) ns[i] += i == OP_SAMPLE ? s->sample_ns : op_ns[i];
 }
 
 // The first row of [row, row + n) with a fault; row + n: none.

@@ -47,10 +47,12 @@ void stage_reset(struct stage *s);
 struct stage_counts {
     uint32_t slots_used, blocks_used; // held by live slots
     uint64_t steps, rows;
-    uint64_t busy_us;  // time spent in stage_run
-    uint64_t op_us[8]; // by operation: matmul, attention, norm+quant, moe, head, sample, other
+    uint64_t busy_us; // time spent in stage_run
 };
 void stage_counts(const struct stage *s, struct stage_counts *c);
+// Time by operation, for measurements; off at first. Switched on, it starts from 0. stage_op_ns adds to ns.
+void stage_clock(struct stage *s, bool on);
+void stage_op_ns(const struct stage *s, uint64_t ns[OP_N]);
 
 // For `loom logits`: the same pass for one sequence, giving f32 of everything: logits [n_rows][n_vocab] if b is the
 // last layer, and hidden rows [b - a + 1][n_rows][hidden] if hidden is not NULL: embedding output or input, then each

@@ -163,9 +163,50 @@ void scratch_free(struct scratch *s);
 void model_move(struct model_part *p, struct scratch *s, struct backend *be);
 uint64_t scratch_bytes(const struct hparams *h, uint32_t max_rows);
 
-// Where the time of a stage goes; head and sample count whole (their matmul is in them).
-enum model_op { OP_MATMUL, OP_ATTENTION, OP_NORM_QUANT, OP_MOE, OP_HEAD, OP_SAMPLE, OP_OTHER, OP_N };
-const uint64_t *scratch_op_ns(const struct scratch *s); // [OP_N] since scratch_new
+// Where the time of a pass goes.
+enum model_op {
+    OP_QKV, // matrices; those of a shared expert are in OP_FFN
+    OP_O,
+    OP_FFN,
+    OP_HEAD,
+    OP_QUANT, // of the rows that go into matrices; what the experts make is quantised in OP_EXPERTS
+    OP_NORM,
+    OP_ROPE,
+    OP_KV_WRITE,
+    OP_ATTENTION,
+    OP_ACT,    // what is between the matrices of an MLP; the experts' is in OP_EXPERTS
+    OP_ROUTER, // its matrix and the choice
+    OP_EXPERTS,
+    OP_SAMPLE,
+    OP_REST,
+    OP_N
+};
+const char *model_op_name(enum model_op op); // "qkv"
+// The clock is off at first, and costs nothing then; switching it on starts from 0.
+void scratch_clock(struct scratch *s, bool on);
+const uint64_t *scratch_op_ns(const struct scratch *s); // [OP_N]; OP_SAMPLE is 0: the engine's
+
+// The matrices of a whole model, by the operation that reads them: bytes in the backend's memory, and multiply-adds of
+// a row of integers that goes through all of them, the experts included.
+struct model_matrices {
+    double bytes[OP_N], macs[OP_N];
+    enum dtype most; // the type that most of the bytes have
+};
+void model_matrices(const struct hparams *h, const struct run_mode *mode, const struct backend_ops *ops,
+                    const struct tensors *t, struct model_matrices *m);
+// What steps must read at least, and their multiply-adds of integers. Experts are reckoned as if each row chose any of
+// them with the same probability.
+struct model_work {
+    double bytes[OP_N], macs[OP_N];
+};
+struct model_step {
+    uint32_t n_seqs;
+    uint32_t n_rows, pos; // of each: its rows, and the position of the first
+    bool draws;           // the last row of each goes through the output head
+};
+// Adds one step.
+void model_add_step(const struct hparams *h, enum kv_type kv, const struct model_matrices *m,
+                    const struct model_step *s, struct model_work *w);
 
 // The three pieces of a pass. x [n_rows][hidden] f32 in the backend's memory. rope tables are made once per batch.
 void model_embed(const struct model_part *p, struct scratch *s, const int32_t *tokens, const struct batch *b, float *x);

@@ -71,12 +71,15 @@ struct scratch {
     // Of the rows that go through the output head.
     uint8_t *head_fault;
     uint32_t *head_pos;
+    bool clock;
     uint64_t op_ns[OP_N], mark_ns;
 };
 
-// Adds the time since the last call (or since scratch_begin) to one kind of operation.
+// Adds the time since the last call (or since scratch_begin) to one kind of operation, if the clock is on.
 void scratch_begin(struct scratch *s);
 void scratch_time(struct scratch *s, enum model_op op);
+// The same for what ran as one and says that ns of it belong to another kind.
+void scratch_time_split(struct scratch *s, enum model_op op, enum model_op other, uint64_t ns);
 
 // Type in which a tensor of this file type, with rows of k values, is kept. Block types stay as they are, but for the
 // plain mathematics; types that are only converted become what floats become, or F32 where floats stay floats. Rows

@@ -2,6 +2,7 @@
 
 #include "os/clock.h"
 #include <stdlib.h>
+#include <string.h>
 
 static uint32_t max_u32(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
@@ -86,11 +87,23 @@ uint64_t scratch_bytes(const struct hparams *h, uint32_t max_rows) {
            (values * sizeof(float) + max_k(h) + max_k(h) / 4 + sizeof(uint8_t) + sizeof(uint32_t) + sizeof(float));
 }
 
-void scratch_begin(struct scratch *s) { s->mark_ns = clock_now_ns(); }
+void scratch_clock(struct scratch *s, bool on) {
+    s->clock = on;
+    memset(s->op_ns, 0, sizeof s->op_ns);
+}
 
-void scratch_time(struct scratch *s, enum model_op op) {
-    uint64_t now = clock_now_ns();
-    s->op_ns[op] += now - s->mark_ns;
+void scratch_begin(struct scratch *s) {
+    if (s->clock) s->mark_ns = clock_now_ns();
+}
+
+void scratch_time(struct scratch *s, enum model_op op) { scratch_time_split(s, op, op, 0); }
+
+void scratch_time_split(struct scratch *s, enum model_op op, enum model_op other, uint64_t ns) {
+    if (!s->clock) return;
+    uint64_t now = clock_now_ns(), all = now - s->mark_ns;
+    if (ns > all) ns = all;
+    s->op_ns[op] += all - ns;
+    s->op_ns[other] += ns;
     s->mark_ns = now;
 }
 

@@ -2,6 +2,7 @@
 // A chunk of rows goes through four loops: gate and up of all experts, activation, down, and the weighted sum, which
 // runs per row over its experts by ascending index (NUMERICS 7.3).
 #include "compute/cpu/cpu.h"
+#include "os/clock.h"
 
 // One (row, expert) pair; `slot` is its place in the grouped order.
 struct choice {
@@ -121,8 +122,10 @@ static void run_chunk(struct moe_op *o, const struct qrows *q, const float *x) {
     uint32_t n = 0;
     gate.y = o->gate;
     up.y = o->up;
+    uint64_t begin_ns = clock_now_ns();
     pool_run(pool, route_rows, o, o->n_rows, cpu_grain((uint64_t)s->n_experts * s->top_k * 4));
     group(o);
+    o->c->base.choice_ns += clock_now_ns() - begin_ns;
     for (uint32_t e = 0; e < s->n_experts; e++) {
         if (o->first[e] == o->first[e + 1]) continue;
         add_job(o, &n, s->gate[e], gate, e);
