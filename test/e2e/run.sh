@@ -277,12 +277,33 @@ ok "--version" test "$("$LOOM" --version | grep -c '^loom [0-9]')" = 1
 ok "inspect" "$LOOM" inspect "$MODEL" >"$WORK/out"
 ok "inspect says something" test -s "$WORK/out"
 ok "the numeric contract" "$LOOM" bench --self-test >"$WORK/out"
-"$LOOM" bench "$MODEL" -p 16 -g 4 -b 1,3 --json >"$WORK/out" 2>"$WORK/err"
-ok "bench: two rows of JSON" equal "[1, 3]" "$(value '0' <"$WORK/out" >/dev/null; python3 -c '
+cat >"$WORK/bench.py" <<'END'
+# Rows of `loom bench --json`: their batches, if each phase names all there is, its operations take all of its time, and
+# the shares are what they are said to be of.
 import json, sys
-rows = [json.loads(line) for line in open(sys.argv[1])]
-need = {"prefill_tps", "decode_tps", "batch", "threads", "gb_s", "tops", "read_gb_s", "peak_tops"}
-print([r["batch"] for r in rows if need <= set(r)])' "$WORK/out")"
+for row in map(json.loads, open(sys.argv[1])):
+    need = {"prefill_tps", "decode_tps", "ttft_ms", "weights", "threads", "gb_s", "tops", "read_gb_s", "peak_tops", "head_us"}
+    good = need <= set(row)
+    for phase in row["phases"].values():
+        ops = phase["ops"].values()
+        good &= phase["tps"] > 0 and phase["steps"] > 0 and len(ops) == 14
+        good &= abs(sum(op["ms"] for op in ops) - phase["ms"]) < 0.02 + 0.01 * phase["ms"]
+        good &= sum(op["bytes"] for op in ops) in range(phase["bytes"] - 14, phase["bytes"] + 15)
+        good &= sum(op["int8_ops"] for op in ops) in range(phase["int8_ops"] - 14, phase["int8_ops"] + 15)
+        good &= abs(phase["gb_s"] / row["read_gb_s"] - phase["read_share"]) < 0.01
+        good &= all(phase["ops"][name]["bytes"] > 0 for name in ("qkv", "o", "ffn", "head", "attention"))
+    print(row["batch"], good)
+END
+bench_rows() { python3 "$WORK/bench.py" "$WORK/out" | tr '\n' ' '; }
+"$LOOM" bench "$MODEL" -p 16 -g 4 -b 1,3 --json >"$WORK/out" 2>"$WORK/err"
+ok "bench: two rows of JSON" equal "1 True 3 True " "$(bench_rows)"
+"$LOOM" quantize "$MODEL" "$WORK/bench.gguf" --type q8_0 >"$WORK/out" 2>&1
+"$LOOM" bench "$WORK/bench.gguf" -p 8 -g 2 --split 6,6 --json >"$WORK/out" 2>"$WORK/err"
+ok "bench of a GGUF file, in two stages" equal "1 True " "$(bench_rows)"
+ok "bench says how the weights are kept" equal q8_0 "$(value 'd["weights"]' <"$WORK/out")"
+"$LOOM" bench "$MODEL" -p 8 -g 2 -b 2 >"$WORK/out" 2>"$WORK/err"
+ok "bench for people: two phases" equal 2 "$(grep -c '^  all ' "$WORK/out")"
+ok "bench for people: the operations" equal 2 "$(grep -c '^  attention ' "$WORK/out")"
 "$LOOM" bench "$MODEL" -p 3 -g 1 --json >"$WORK/out" 2>"$WORK/err"
 ok "bench with a prompt of three tokens" one_line "$WORK/out"
 echo '[{"messages": [{"role": "king"}], "expected": "x"}]' >"$WORK/asked.json"
