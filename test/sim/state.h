@@ -137,7 +137,8 @@ struct world {
     struct brain *brain;
     struct machine *machine[NET_ENDS]; // 1 .. n_machines
     uint32_t n_machines, load_fail_percent, chaos_every_us;
-    bool gentle; // machines die one by one and nothing else happens: that must be hardly noticed
+    bool gentle;      // machines die one by one and nothing else happens: that must be hardly noticed
+    bool passes_over; // senders lose a step to a shadow now and then
     uint64_t chaos_end_us, session, connection, part, head_frozen_until_us, tick_us;
     uint64_t holder_bytes, sent_bytes, head_bytes;
     struct sent *sent; // the head's

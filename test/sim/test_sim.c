@@ -51,7 +51,7 @@ static const struct figure figures[] = {
     FIGURE(preemptions, true), FIGURE(route_changes, true), FIGURE(nodes_lost, true),    FIGURE(stale_frames, true),
     FIGURE(promotions, true),  FIGURE(suspicions, true),    FIGURE(false_alarms, true),  FIGURE(drained, true),
     FIGURE(replays, true),     FIGURE(chunks, true),        FIGURE(lost_cursors, false), FIGURE(log_full, false),
-    FIGURE(no_replay, false),  FIGURE(gaps, false),         FIGURE(watched, true),
+    FIGURE(no_replay, false),  FIGURE(gaps, true),          FIGURE(watched, true),
 };
 
 static uint64_t value(const struct world_stats *s, const struct figure *f) {

@@ -188,6 +188,7 @@ static void make_world(struct world *w, uint64_t seed) {
     c->chunk_rows = world_chance(w, 30) ? world_between(w, 1, 16) : world_between(w, 16, 300);
     c->max_seqs = world_between(w, 1, 24);
     w->gentle = world_chance(w, 20);
+    w->passes_over = !w->gentle && world_chance(w, 25);
     w->n_machines = world_between(w, !w->gentle && world_chance(w, 30) ? 1 : 4, MACHINES_MAX);
     c->min_nodes = world_between(w, 1, w->n_machines);
     c->settle_us = 100 * MS;
