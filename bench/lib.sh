@@ -60,5 +60,8 @@ add() {
 }
 
 # The weights that $SERVE asks for, and the width of a model.
-weights() { echo "$SERVE" | sed -n 's/.*--weights \([a-z0-9_]*\).*/\1/p' | grep . || echo l8; }
+weights() {
+    echo "$SERVE" | sed -n 's/.*--weights \([a-z0-9_]*\).*/\1/p' | grep . && return
+    if [ -f "$MODEL" ]; then echo as-is; else echo l8; fi
+}
 of_config() { value "$2" <"$1/config.json"; }
