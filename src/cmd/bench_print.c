@@ -71,7 +71,7 @@ static void print_json(const struct bench *b, const struct bench_row *r) {
     struct effort prefill = effort_of_all(&r->prefill), decode = effort_of_all(&r->decode);
     weights_name(b, weights);
     json_t *row = json_pack("{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:o}}",
-                            "model", b->model.name, "weights", weights, "isa", isa_name(b->isa), "threads",
+                            "model", text_json(b->model.name), "weights", weights, "isa", isa_name(b->isa), "threads",
                             (int)b->threads, "batch", (int)r->batch, "prefill", (int)b->prefill, "decode",
                             (int)b->decode, "prefill_tps", rounded(r->prefill.tokens / r->prefill.us * 1e6, 1e-2),
                             "ttft_ms", rounded(r->ttft_ms, 1e-3), "decode_tps",

@@ -9,7 +9,7 @@
 #include "os/clock.h"
 
 // Steps and prompt of a sequence while the head is looked at: its work does not depend on what the stages do.
-enum { HEAD_STEPS = 32, HEAD_PROMPT = 8 };
+enum { HEAD_STEPS = 16, HEAD_PROMPT = 8 };
 
 static uint32_t most(const struct flag_u32s *list) {
     uint32_t n = 0;
