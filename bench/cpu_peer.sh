@@ -86,6 +86,8 @@ clients() {
         measure "$2.$n" --body "$3" --streams "$n" --prompt "$PROMPT" --tokens "$TOKENS"
         tail -n 1 "$WORK/$2.$n" >"$WORK/last"
         must "$2 answers all $n clients" equal "$n" "$(value 'd["finished"]' <"$WORK/last")"
+        [ "$(value 'd["tokens"]' <"$WORK/last")" = $((n * TOKENS)) ] ||
+            echo "$2: some of $n answers ended early: compare with care"
         note "$1" "$2" "serve_tps_$n" "$(value 'd["tokens"] / d["wall_s"]' <"$WORK/last")"
         note "$1" "$2" "serve_first_ms_$n" "$(value 'd["ttft_ms"]' <"$WORK/last")"
     done

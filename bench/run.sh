@@ -32,7 +32,7 @@ for model in "${MODELS[@]}"; do
         python3 - "$COLUMNS_OF_CSV" /tmp/loom-bench.$$ <<'END' | tee -a "$CSV"
 import datetime, json, sys
 for line in open(sys.argv[2]):
-    row = {"date": datetime.date.today().isoformat(), "weights": "l8", **json.loads(line)}
+    row = {"date": datetime.date.today().isoformat(), **json.loads(line)}
     print(",".join(str(row[name]) for name in sys.argv[1].split(",")))
 END
     done
