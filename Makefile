@@ -7,7 +7,7 @@ JOBS  ?= $(shell nproc 2>/dev/null || echo 2)
 BUILD := cmake --build --parallel $(JOBS) --preset
 CONFIGURE := @scripts/configure
 
-.PHONY: loom demo test release clang asan tsan lint fuzz chaos sim clients bench format clean
+.PHONY: loom demo test release clang asan tsan lint fuzz chaos sim dots clients bench format clean
 
 # build/loom, the program.
 loom:
@@ -49,6 +49,10 @@ chaos: release
 # Whole clusters in one process, one for each of SEEDS seeds from FIRST on.
 sim: release
 	@set -e; for t in test/sim/test_*.c; do b=build/test/sim_$$(basename $$t .c | sed s/^test_//); echo "$$b $(FIRST) $(SEEDS)"; $$b $(FIRST) $(SEEDS); done
+
+# N (ten million) random dot products of each weight type, the kernels of every instruction set against compute/ref.
+dots: release
+	build/test/unit_compute_dots $(or $(N),10000000) $(SEED)
 
 clients: loom
 	LOOM=$(CURDIR)/build/loom bash test/clients/run.sh
