@@ -26,7 +26,7 @@ enum {
     BUF_BYTES = 256 << 10,   // of each buffer; more is given back
     BUF_MAX_BYTES = 1 << 30,
     PENDING_BYTES = 16 << 20, // records that wait for a disk that hangs
-    IDLE_BOOTS_MAX = 3,
+    IDLE_BOOTS_MAX = 5,
     STALE_S = 600 // nobody comes back for an answer after so long
 };
 
@@ -79,15 +79,15 @@ static int read_segment(struct journal *j, uint32_t number, time_t *written_s, s
     return ERR_OK;
 }
 
-// What is not worth a further try: too old, or there at several restarts without one token more.
+// What is not worth a further try: too old, or tried by several processes without one token more.
 static void forget_hopeless(struct journal *j, time_t written_s) {
     bool stale = time(NULL) > written_s + STALE_S;
     LIST_EACH(it, &j->state.entries) {
         struct journal_entry *q = LIST_ENTRY(it, struct journal_entry, all);
-        bool hopeless = ++q->n_idle_boots > IDLE_BOOTS_MAX;
+        bool hopeless = q->n_idle_boots > IDLE_BOOTS_MAX;
         if (!stale && !hopeless) continue;
         LOG_I("journal", "request %llu is forgotten: %s", (unsigned long long)q->id,
-              stale ? "its head ended long ago" : "it made no token through several restarts");
+              stale ? "its head ended long ago" : "several processes tried it, and it made no token");
         journal_read_drop(&j->state, q->id);
     }
 }
@@ -412,6 +412,15 @@ void journal_epoch(struct journal *j, uint32_t epoch) {
     close_tokens(j);
     put(j, journal_put_epoch(epoch, &j->fill));
     journal_settle(j);
+}
+
+void journal_tried(struct journal *j, uint64_t id) {
+    struct journal_entry *q = map_get(&j->state.index, id);
+    if (!q || q->tried) return;
+    q->tried = true;
+    journal_read_tried(&j->state, id);
+    close_tokens(j);
+    put(j, journal_put_tried(id, &j->fill));
 }
 
 void journal_request(struct journal *j, uint64_t id, const struct gen_request *r) {

@@ -37,6 +37,9 @@ uint64_t journal_next_id(const struct journal *j);    // above every id in the j
 int journal_list(const struct journal *j, struct gen_restored **list, uint32_t *n) MUST_CHECK;
 
 void journal_epoch(struct journal *j, uint32_t epoch); // before it is used
+// A step computes on it; only the first one in this process counts. A request that several processes tried, and that
+// got no token, is forgotten: it may be what ended them. Unknown is fine.
+void journal_tried(struct journal *j, uint64_t id);
 void journal_request(struct journal *j, uint64_t id,
                      const struct gen_request *r);                 // before its first event; not restored
 void journal_event(struct journal *j, const struct gen_event *ev); // with a token; others change nothing

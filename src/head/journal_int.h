@@ -14,6 +14,7 @@ enum {
     JOURNAL_EPOCH = 4,
     JOURNAL_TOKENS = 5, // of one step: id, index, token, finish for each
     JOURNAL_DROP = 6,
+    JOURNAL_TRIED = 7, // a process computes on it
     JOURNAL_HEAD_BYTES = 9,
     JOURNAL_TOKEN_BYTES = 17,
     JOURNAL_MAGIC = 0x4A4D4F4C,
@@ -25,7 +26,8 @@ struct journal_entry {
     uint64_t id;
     struct gen_request request; // prompt and keep lie behind this struct; known is tokens
     enum gen_finish finish;
-    uint32_t n_idle_boots; // restarts since its last token: one that ends the head each time must not do so for ever
+    uint32_t n_idle_boots; // processes that tried it since its last token: one that ends them must not do so for ever
+    bool tried;            // by this process
     uint32_t listed;       // number of the segment that named it last
     int32_t *tokens;       // [cap]
     uint32_t cap;
@@ -52,12 +54,14 @@ size_t journal_read_segment(struct journal_state *s, const uint8_t *data, size_t
 struct journal_entry *journal_read_add(struct journal_state *s, uint64_t id, const struct gen_request *r);
 bool journal_read_token(struct journal_state *s, uint64_t id, uint32_t index, int32_t token, enum gen_finish finish);
 void journal_read_drop(struct journal_state *s, uint64_t id);
+void journal_read_tried(struct journal_state *s, uint64_t id);
 
 // journal_put.c: adds one record to out. ERR_NOMEM: out is as before.
 int journal_put_start(const struct journal_state *s, struct buf *out) MUST_CHECK;
 int journal_put_request(const struct journal_entry *q, struct buf *out) MUST_CHECK;
 int journal_put_listed(struct buf *out) MUST_CHECK;
 int journal_put_epoch(uint32_t epoch, struct buf *out) MUST_CHECK;
+int journal_put_tried(uint64_t id, struct buf *out) MUST_CHECK;
 int journal_put_drop(uint64_t id, struct buf *out) MUST_CHECK;
 // Several tokens in one record: begin says where, each adds, end closes it.
 int journal_put_tokens_begin(struct buf *out, size_t *at) MUST_CHECK;

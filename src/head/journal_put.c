@@ -106,14 +106,18 @@ int journal_put_epoch(uint32_t epoch, struct buf *out) {
     return ERR_OK;
 }
 
-int journal_put_drop(uint64_t id, struct buf *out) {
+static int put_id(struct buf *out, uint8_t type, uint64_t id) {
     size_t at;
-    int rc = open_record(out, JOURNAL_DROP, 8, &at);
+    int rc = open_record(out, type, 8, &at);
     if (rc) return rc;
     add(out, id, 8);
     close_record(out, at);
     return ERR_OK;
 }
+
+int journal_put_tried(uint64_t id, struct buf *out) { return put_id(out, JOURNAL_TRIED, id); }
+
+int journal_put_drop(uint64_t id, struct buf *out) { return put_id(out, JOURNAL_DROP, id); }
 
 int journal_put_tokens_begin(struct buf *out, size_t *at) { return open_record(out, JOURNAL_TOKENS, 0, at); }
 

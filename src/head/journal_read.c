@@ -70,6 +70,11 @@ void journal_read_drop(struct journal_state *s, uint64_t id) {
     if (q) drop(s, q);
 }
 
+void journal_read_tried(struct journal_state *s, uint64_t id) {
+    struct journal_entry *q = map_get(&s->index, id);
+    if (q && q->n_idle_boots < UINT8_MAX) q->n_idle_boots++; // a byte in its record
+}
+
 static bool grow(struct journal_entry *q, uint32_t n) {
     if (n <= q->cap) return true;
     uint32_t cap = q->cap ? q->cap : 64;
@@ -218,6 +223,11 @@ static bool read_record(struct journal_state *s, uint8_t type, struct body *b, b
     }
     case JOURNAL_TOKENS:
         return !*ours || read_tokens(s, b);
+    case JOURNAL_TRIED: {
+        uint64_t id = take(b, 8);
+        if (!b->bad) journal_read_tried(s, id);
+        return !b->bad;
+    }
     case JOURNAL_DROP: {
         uint64_t id = take(b, 8);
         if (!b->bad) journal_read_drop(s, id);

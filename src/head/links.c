@@ -39,14 +39,14 @@ static void on_later(void *arg) {
         if (!p->fails) continue;
         p->fails = false;
         loop_timer_set(k->later, 0); // what follows may change the list: one at a time
-        k->handlers.failed(k->handlers.arg, p->id, p->fails_epoch, p->fails_stage, false,
+        k->handlers.failed(k->handlers.arg, p->id, p->fails_epoch, p->fails_stage, STAGE_BROKEN,
                            "it holds as many stages as a node can hold");
         return;
     }
     if (!k->feed_fails) return;
     k->feed_fails = false;
     LOG_W("links", "epoch %u: stage 0 cannot be filled: %s", k->epoch, k->feed_e.text);
-    k->handlers.failed(k->handlers.arg, CLUSTER_HEAD, k->epoch, 0, true, k->feed_e.text);
+    k->handlers.failed(k->handlers.arg, CLUSTER_HEAD, k->epoch, 0, STAGE_NO_REPLAY, k->feed_e.text);
 }
 
 void links_refuse(struct peer *p, const char *why, bool retry) {
@@ -56,9 +56,18 @@ void links_refuse(struct peer *p, const char *why, bool retry) {
     lose(p, why);
 }
 
+void links_say_bye(struct peer *p, const char *why) {
+    struct control_bytes text = control_put_text(p->links->control, why);
+    link_send_control(p->link, (struct frame_header){.type = FRAME_BYE}, text);
+    link_finish(p->link);
+}
+
 void links_nonsense(struct peer *p, const char *why) {
     LOG_W("links", "%s (%s): %s", link_peer_address(p->link), link_peer_name(p->link), why);
-    link_close(p->link);
+    if (p->kind == PEER_NODE)
+        links_say_bye(p, why);
+    else
+        link_close(p->link);
     lose(p, why);
 }
 

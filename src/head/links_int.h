@@ -116,4 +116,6 @@ struct links_stage *links_stage_of(struct links_node *n, uint32_t stage); // NUL
 bool links_forget(struct peer *p);
 // Tells the peer, ends the connection. retry: the peer may come again, later.
 void links_refuse(struct peer *p, const char *why, bool retry);
-void links_nonsense(struct peer *p, const char *why); // ends it without a word; a node is lost with it
+// Ends it; a node is told why, and lost.
+void links_nonsense(struct peer *p, const char *why);
+void links_say_bye(struct peer *p, const char *why); // to a node that is to go

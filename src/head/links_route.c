@@ -110,10 +110,9 @@ static void unload(struct peer *p, const struct cluster_action *a) {
     link_send_control(p->link, h, (struct control_bytes){0});
 }
 
-static void drop(struct links *k, struct peer *p, const char *why) {
+static void drop(struct peer *p, const char *why) {
     LOG_W("links", "node %lu is dropped: %s", p->id, why);
-    link_send_control(p->link, (struct frame_header){.type = FRAME_BYE}, control_put_text(k->control, why));
-    link_finish(p->link);
+    links_say_bye(p, why);
     links_forget(p);
 }
 
@@ -205,7 +204,7 @@ void links_act(struct links *k, const struct cluster_action *a) {
                           (struct control_bytes){0});
         break;
     case CLUSTER_DROP_NODE:
-        drop(k, p, a->why);
+        drop(p, a->why);
         break;
     default:
         ASSERT(false, "action %d is not for the links", (int)a->type);

@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void lose(struct node *n, const char *why) {
+// told: the head has said why, or it was this end that gave up; else the head's process ended, or the way to it.
+static void lose(struct node *n, const char *why, bool told) {
     bool was = n->joined;
     link_close(n->head);
     link_close(n->bulk);
@@ -38,8 +39,9 @@ static void lose(struct node *n, const char *why) {
         return;
     }
     if (was || n->retry_ms >= NODE_RETRY_MAX_MS) LOG_W("node", "no head at %s: %s", n->head_address, why);
-    // Whoever is dropped again and again comes back ever more slowly.
-    if (was && clock_now_us() - n->good_since_us >= NODE_STEADY_MS * 1000ull) n->retry_ms = NODE_RETRY_MIN_MS;
+    // Whoever is dropped again and again comes back ever more slowly, but not who lost a head that is started again.
+    bool steady = clock_now_us() - n->good_since_us >= NODE_STEADY_MS * 1000ull;
+    if (was && (steady || !told)) n->retry_ms = NODE_RETRY_MIN_MS;
     loop_timer_set(n->retry_timer, clock_now_us() + n->retry_ms * 1000);
     // A head that is started again is found within a quarter of the time that it was away: streams wait for it.
     uint64_t longer_ms = n->config->once ? n->retry_ms * 2 : n->retry_ms * 5 / 4;
@@ -50,13 +52,13 @@ static void on_closed(void *arg, struct link *l, const char *why) {
     struct node *n = arg;
     if (l == n->head) n->head = NULL;
     if (l == n->bulk) n->bulk = NULL;
-    lose(n, why);
+    lose(n, why, false);
 }
 
 // Frames that make no sense here: the head is broken or not a head.
 static void nonsense(struct node *n, const char *what) {
     LOG_W("node", "the head sent nonsense: %s", what);
-    lose(n, what);
+    lose(n, what, true);
 }
 
 static void on_bulk_frame(void *arg, struct link *l, const struct link_frame *f) {
@@ -81,7 +83,7 @@ void session_dial(void *arg) {
     struct node *n = arg;
     struct err e;
     if (link_connect(n->loop, n->tls_connect, n->head_address, CA_HEAD_NAME, &bulk_handlers, n, &n->bulk, &e))
-        lose(n, e.text);
+        lose(n, e.text, true);
 }
 
 static void on_bulk_up(void *arg, struct link *l) {
@@ -91,7 +93,7 @@ static void on_bulk_up(void *arg, struct link *l) {
     link_set_limits(l, NODE_CONTROL_BYTES, LIMIT_CHUNK_BYTES, LINK_QUEUE_BYTES);
     link_send_control(l, (struct frame_header){.type = FRAME_BULK}, (struct control_bytes){0});
     if (link_connect(n->loop, n->tls_connect, n->head_address, CA_HEAD_NAME, &head_handlers, n, &n->head, &e))
-        lose(n, e.text);
+        lose(n, e.text, true);
 }
 
 static void on_head_up(void *arg, struct link *l) {
@@ -154,7 +156,7 @@ static void send_heartbeat(void *arg) {
     uint64_t now = clock_now_us(), silent = 20 * n->heartbeat_us;
     if (silent < NODE_SILENT_MS * 1000ull) silent = NODE_SILENT_MS * 1000ull;
     if (now - n->echo_at_us > silent) {
-        lose(n, "it echoes no heartbeat");
+        lose(n, "it echoes no heartbeat", true);
         return;
     }
     peers_check(n, now);
@@ -195,7 +197,7 @@ static void on_refused(struct node *n, const struct link_frame *f) {
     }
     if (retry) {
         LOG_W("node", "the head refused this node, which tries again: %s", why);
-        lose(n, why);
+        lose(n, why, true);
         return;
     }
     snprintf(text, sizeof text, "the head refused this node: %.400s", why);
@@ -253,7 +255,7 @@ static void on_joined_frame(struct node *n, const struct link_frame *f) {
         break;
     case FRAME_BYE:
         rc = control_get_text(n->control, f->control, f->h.control_bytes, why, &e);
-        if (!rc) lose(n, why);
+        if (!rc) lose(n, why, true);
         break;
     default:
         rc = on_route_frame(n, f, &e);

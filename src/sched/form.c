@@ -145,3 +145,10 @@ const struct step *sched_form(struct sched *s) {
     s->n_steps++;
     return s->step;
 }
+
+uint32_t sched_formed_ids(const struct sched *s, uint64_t *ids) {
+    if (s->n_flights == 0) return 0;
+    const struct flight *f = &s->flights[(s->flight_at + s->n_flights - 1) % LIMIT_STEPS_IN_FLIGHT];
+    for (uint32_t i = 0; i < f->n; i++) ids[i] = f->entry[i].seq;
+    return f->n;
+}

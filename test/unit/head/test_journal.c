@@ -256,9 +256,19 @@ static void test_hopeless(void **state) {
     ask(j, 1, 10);
     ask(j, 2, 10);
     journal_close(j);
-    for (int boot = 0; boot < 3; boot++) {
+    for (int boot = 0; boot < 20; boot++) { // processes that never came to compute say nothing of it
         j = open_journal(1);
         free(list(j, 2));
+        journal_close(j);
+    }
+    for (int boot = 0; boot < 6; boot++) {
+        j = open_journal(1);
+        free(list(j, 2));
+        for (int step = 0; step < 9; step++) { // a process counts once
+            journal_tried(j, 1);
+            journal_tried(j, 2);
+            journal_tried(j, 77);
+        }
         tell(j, 2, (uint32_t)boot, 1, GEN_GOING);
         journal_close(j);
     }
@@ -297,7 +307,7 @@ static void test_disk_says_no(void **state) {
     snprintf(full, sizeof full, "%s/0000000002.log", folder);
     j = open_journal(1); // begins segment 1
     ask(j, 1, 100);
-    journal_flush(j);
+    journal_settle(j);
     assert_int_equal(rename(folder, away), 0); // no folder: the next segment cannot be made, this one goes on
     for (uint32_t i = 0; i < 50; i++) tell(j, 1, i, 9, GEN_GOING);
     journal_flush(j);
