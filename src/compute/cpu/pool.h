@@ -1,6 +1,7 @@
 // A pool of workers for loops over independent items. The thread that calls pool_run works too and returns when all
 // items are done; a worker that was not scheduled in time holds nobody up, as it only ever owns the items that it
-// claimed. Workers spin for some tens of microseconds after the last item and sleep then.
+// claimed, and one whose processor another process takes from it again and again gets none for a while. Workers spin
+// for some tens of microseconds after the last item and sleep then.
 //
 // Threads: one thread at a time calls pool_run. Every thread that computes runs with the rounding that NUMERICS 1.6
 // asks for; pool_run and the workers assert it.

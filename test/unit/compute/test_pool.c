@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -90,8 +91,48 @@ static void many_pools(void **state) {
     }
 }
 
+struct late {
+    struct job job;
+    atomic_bool is_slow;
+    _Atomic uint32_t by_worker;
+};
+
+static void sleep_in_worker(void *arg, uint32_t begin, uint32_t end, uint32_t thread) {
+    struct late *l = arg;
+    count_items(&l->job, begin, end, thread);
+    if (thread) atomic_fetch_add(&l->by_worker, 1);
+    usleep(thread && l->is_slow ? 3000 : 20);
+}
+
+static void run_late(struct pool *p, struct late *l) {
+    memset(&l->job, 0, sizeof l->job);
+    l->job.grain = 1;
+    l->job.n_threads = pool_threads(p);
+    pool_run(p, sleep_in_worker, l, 40, 1);
+    for (uint32_t i = 0; i < 40; i++) assert_int_equal(l->job.seen[i], 1);
+    assert_int_equal(l->job.wrong, 0);
+}
+
+// A worker that is as if another process had its processor: its items are waited for, it gets none for a while, and
+// takes part again when that is over.
+static void late_worker(void **state) {
+    (void)state;
+    static struct late l;
+    struct pool *p = pool_new(2);
+    assert_non_null(p);
+    l.is_slow = true;
+    while (l.by_worker == 0) run_late(p, &l);
+    for (int i = 0; i < 50; i++) run_late(p, &l);
+    l.is_slow = false;
+    l.by_worker = 0;
+    while (l.by_worker < 100) run_late(p, &l);
+    l.is_slow = true;
+    for (int i = 0; i < 5; i++) run_late(p, &l);
+    pool_free(p); // with a worker that is parked
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(each_item_once), cmocka_unit_test(new_and_free),
-                                       cmocka_unit_test(many_pools)};
+                                       cmocka_unit_test(late_worker), cmocka_unit_test(many_pools)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
