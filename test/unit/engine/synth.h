@@ -2,6 +2,7 @@
 #pragma once
 #include "base/rng.h"
 #include "engine/stage.h"
+#include "weights/quantize.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,11 +23,20 @@
     "{\"architectures\":[\"Qwen3MoeForCausalLM\"]," SYNTH_COMMON "\"num_experts\":4,\"num_experts_per_tok\":2,"        \
     "\"moe_intermediate_size\":32,\"norm_topk_prob\":true,\"mlp_only_layers\":[1]}"
 
+// Of whole super-blocks, for the types of GGUF files.
+#define SYNTH_WIDE                                                                                                     \
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"num_hidden_layers\":2,\"hidden_size\":256,"                        \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,\"intermediate_size\":512,"                   \
+    "\"vocab_size\":100,\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,"                 \
+    "\"eos_token_id\":2,\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":256,"                    \
+    "\"norm_topk_prob\":true,\"mlp_only_layers\":[1]}"
+
 struct synth {
     struct hparams h;
     struct tensors *tensors;
-    float *data[512];
+    void *data[512];
     uint32_t n;
+    enum dtype type; // of the matrices in the files
     struct rng rng;
 };
 
@@ -34,7 +44,8 @@ static inline int synth_add(void *arg, const struct tensor_need *need) {
     struct synth *s = arg;
     struct err e;
     uint64_t n = need->dim[0] * (need->dim[1] ? need->dim[1] : 1);
-    float *x = s->data[s->n++] = malloc(n * sizeof *x);
+    float *x = malloc(n * sizeof *x);
+    s->data[s->n++] = x;
     for (uint64_t i = 0; i < n; i++) x[i] = (float)(need->dim[1] ? rng_unit(&s->rng) - 0.5 : rng_unit(&s->rng) + 0.5);
     struct tensor t = {.name = need->name,
                        .type = DT_F32,
@@ -42,17 +53,29 @@ static inline int synth_add(void *arg, const struct tensor_need *need) {
                        .dim = {need->dim[0], need->dim[1]},
                        .data = (const uint8_t *)x,
                        .bytes = n * sizeof *x};
+    if (need->is_matrix && s->type != DT_F32) {
+        t.type = s->type;
+        t.bytes = need->dim[0] * dtype_row_bytes(s->type, need->dim[1]);
+        void *blocks = malloc(t.bytes);
+        if (quantize_rows(DT_F32, x, need->dim[0], need->dim[1], s->type, blocks, &e)) fail_msg("%s", e.text);
+        free(x);
+        t.data = blocks;
+        s->data[s->n - 1] = blocks;
+    }
     return tensors_add(s->tensors, &t, &e);
 }
 
-static inline void synth_open(struct synth *s, const char *config) {
+static inline void synth_open_as(struct synth *s, const char *config, enum dtype type) {
     struct err e;
     s->n = 0;
+    s->type = type;
     rng_init(&s->rng, 7);
     if (model_parse_config(config, strlen(config), &s->h, &e)) fail_msg("%s", e.text);
     assert_int_equal(tensors_new(&s->tensors), ERR_OK);
     assert_int_equal(model_needs(&s->h, 0, s->h.n_layers, synth_add, s), 0);
 }
+
+static inline void synth_open(struct synth *s, const char *config) { synth_open_as(s, config, DT_F32); }
 
 static inline void synth_close(struct synth *s) {
     tensors_free(s->tensors);

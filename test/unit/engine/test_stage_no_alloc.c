@@ -114,12 +114,12 @@ static void run_steps(struct stage *s, struct step *step, uint8_t *fault, struct
     run(s, step, fault, r);
 }
 
-static void check(const char *config, struct run_mode mode) {
+static void check(const char *config, enum dtype type, struct run_mode mode) {
     struct synth m;
     struct step_result r;
     struct step *step = step_new();
     uint8_t *fault = calloc(LIMIT_STEP_ROWS, 1);
-    synth_open(&m, config);
+    synth_open_as(&m, config, type);
     struct backend *be = backend_two_threads();
     struct stage *s = synth_stage(&m, be, mode, 0, m.h.n_layers);
     atomic_store(&count, 0);
@@ -151,19 +151,28 @@ static void test_counts_at_all(void **state) {
 
 static void test_dense(void **state) {
     (void)state;
-    check(SYNTH_DENSE, (struct run_mode){.weights = WEIGHTS_L8, .kv = KV_I8});
-    check(SYNTH_DENSE, (struct run_mode){.weights = WEIGHTS_AS_IS, .kv = KV_F16});
+    check(SYNTH_DENSE, DT_F32, (struct run_mode){.weights = WEIGHTS_L8, .kv = KV_I8});
+    check(SYNTH_DENSE, DT_F32, (struct run_mode){.weights = WEIGHTS_AS_IS, .kv = KV_F16});
 }
 
 static void test_moe(void **state) {
     (void)state;
-    check(SYNTH_MOE, (struct run_mode){.weights = WEIGHTS_Q8_0, .kv = KV_I8});
-    check(SYNTH_MOE, (struct run_mode){.weights = WEIGHTS_AS_IS, .kv = KV_I8});
+    check(SYNTH_MOE, DT_F32, (struct run_mode){.weights = WEIGHTS_Q8_0, .kv = KV_I8});
+    check(SYNTH_MOE, DT_F32, (struct run_mode){.weights = WEIGHTS_AS_IS, .kv = KV_I8});
+}
+
+// Every type that matrices may have, with a dense layer and one of experts.
+static void test_types(void **state) {
+    (void)state;
+    static const enum dtype types[] = {DT_L8,   DT_Q8_0, DT_Q4_0, DT_Q4_1, DT_Q5_0,
+                                       DT_Q5_1, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_F32};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        check(SYNTH_WIDE, types[i], (struct run_mode){.weights = WEIGHTS_NATIVE, .kv = KV_I8});
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts_at_all), cmocka_unit_test(test_dense),
-                                       cmocka_unit_test(test_moe)};
+                                       cmocka_unit_test(test_moe), cmocka_unit_test(test_types)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 #endif
