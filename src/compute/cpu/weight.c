@@ -136,8 +136,10 @@ void weight_store(struct weight *w, uint32_t row, uint32_t n_rows, const uint8_t
         memcpy(w->data + row * row_bytes, src, n_rows * row_bytes);
         return;
     }
-    bool is_float = dtype_info(w->type)->is_float, packed = !is_float && weight_pack(w, row, n_rows, src);
-    for (uint32_t i = 0; i < n_rows && !packed; i++, src += row_bytes)
+    bool is_float = dtype_info(w->type)->is_float;
+    uint32_t packed = is_float ? 0 : weight_pack(w, row, n_rows, src);
+    src += packed * row_bytes;
+    for (uint32_t i = packed; i < n_rows; i++, src += row_bytes)
         if (is_float)
             store_float_row(w, row + i, src);
         else

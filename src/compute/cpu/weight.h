@@ -51,8 +51,8 @@ uint64_t weight_panel_bytes(enum dtype t, uint32_t k);
 uint64_t weight_data_bytes(enum dtype t, uint32_t n_rows, uint32_t k, bool panels);
 // Puts rows [row, row + n_rows) from src; row is a multiple of 16.
 void weight_store(struct weight *w, uint32_t row, uint32_t n_rows, const uint8_t *src);
-// weight_pack.c: the same for panels of the types that most files have. False: this one is not among them, or its rows
-// end inside a block; nothing was done.
-bool weight_pack(struct weight *w, uint32_t row, uint32_t n_rows, const uint8_t *src);
+// weight_pack.c: the same for panels of the types that most files have, quickly. Returns how many rows it did: none if
+// the type is not among them or rows end inside a block, else all but those behind the last multiple of four.
+uint32_t weight_pack(struct weight *w, uint32_t row, uint32_t n_rows, const uint8_t *src);
 // One row as f32 (NUMERICS 3.4).
 void weight_row_f32(const struct weight *w, uint32_t row, float *out);
