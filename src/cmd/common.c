@@ -95,8 +95,9 @@ int compute_config(const struct compute_flags *f, struct opened_model *m, bool q
 int memory_tell(const struct head_config *c, struct err *e) {
     struct head_memory m;
     char text[256];
-    int rc = head_memory(c, &m, e);
-    if (rc) return rc;
+    struct err why;
+    int rc = head_memory(c, &m, &why);
+    if (rc) return err_set(e, rc, "%s%s", why.text, rc == ERR_LIMIT ? " (--memory, --context)" : "");
     uint64_t loaded = cpu_memory_own_bytes() + m.weights_bytes + m.scratch_bytes + m.kv_begin_bytes;
     snprintf(text, sizeof text,
              flags_text("%.3f GB of weights; %.3f GB in all once it is loaded, %.3f GB at most, when the KV cache is "

@@ -65,6 +65,7 @@ struct serve {
     struct strmap index;               // name -> number
     uint8_t (*sha)[CONTROL_SHA_BYTES]; // [n]
     bool *hashed;                      // [n]
+    uint32_t n_ahead;                  // so many were hashed without a question, or before
     bool running;
 };
 

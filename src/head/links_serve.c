@@ -91,9 +91,28 @@ static int answer_fetch(struct serve *s, struct serve_job *j) {
     return ERR_OK;
 }
 
+// Nodes will ask for the hashes of all tensors. Meanwhile there is time to make them.
+static bool hash_ahead(struct serve *s) {
+    struct err unused; // who asks for it hears
+    while (s->n_ahead < tensors_count(s->tensors) && s->hashed[s->n_ahead]) s->n_ahead++;
+    if (s->n_ahead == tensors_count(s->tensors)) return false;
+    const uint32_t i = s->n_ahead++;
+    const struct tensor *t = tensors_at(s->tensors, i);
+    // A stack of experts is asked for in its parts, and long enough that a question would have to wait.
+    s->hashed[i] = t->n_dims <= 2 && hash_tensor(s, t, s->sha[i], &unused) == ERR_OK;
+    return true;
+}
+
+static struct serve_job *next_job(struct serve *s) {
+    struct serve_job *j;
+    while (!(j = queue_pop(&s->asks, 0)) && !queue_is_closed(&s->asks))
+        if (!hash_ahead(s)) return queue_pop(&s->asks, QUEUE_FOREVER);
+    return j;
+}
+
 static void run(void *arg) {
     struct serve *s = arg;
-    for (struct serve_job *j = queue_pop(&s->asks, QUEUE_FOREVER); j; j = queue_pop(&s->asks, QUEUE_FOREVER)) {
+    for (struct serve_job *j = next_job(s); j; j = next_job(s)) {
         j->rc = j->h.type == FRAME_ASK ? answer_ask(s, j) : answer_fetch(s, j);
         int rc = queue_push(&s->answers, j);
         ASSERT(rc == 0, "the queue of answers holds what the queue of questions holds");

@@ -1,6 +1,6 @@
 // Weight tensors on this machine's disk: the node's own cache, one file a tensor named by its SHA-256, and the model's
 // folder if there is one. What comes out was hashed in this process, and the file has not changed since. One thread
-// (the lazy one, compute.h) uses it.
+// (the lazy one, compute.h, or the one that fetches for it) uses it at a time.
 #pragma once
 #include "base/map.h"
 #include "os/file.h"

@@ -103,20 +103,54 @@ static int hold_tensor(struct compute *c, const atomic_bool *given_up, const cha
     }
     if (rc) return err_prefix(e, "tensor %s", name);
     if (map->data) h->n_maps++;
-    struct tensor one = {
-        .name = name, .type = (enum dtype)t->dtype, .n_dims = t->n_dims, .data = data, .bytes = t->bytes};
-    memcpy(one.dim, t->dim, sizeof one.dim);
-    return tensors_add(h->tensors, &one, e);
+    tensors_put_data(h->tensors, name, data);
+    return ERR_OK;
+}
+
+// Brings the tensors, in the order in which they are needed, while those that are there are converted already.
+struct supply {
+    struct compute *c;
+    struct holding *h;
+    struct need_list *list;
+    struct source *source;
+    struct thread thread;
+    struct queue there; // of info[], in its order; closed at the end
+    uint32_t n_there;   // taken out of it
+    int rc;             // of the whole, once it is closed
+    struct err e;
+};
+
+// The supply's own thread. Cache and questions are its alone until it ends.
+static void bring(void *arg) {
+    struct supply *s = arg;
+    struct need_list *l = s->list;
+    for (uint32_t i = 0; i < l->n && !s->rc; i++) {
+        s->rc = hold_tensor(s->c, &s->h->given_up, l->name[i], &l->info[i], s->source, &s->e);
+        if (!s->rc) s->rc = queue_push(&s->there, &l->info[i]);
+    }
+    queue_close(&s->there);
+}
+
+static int await(void *arg, const char *name, struct err *e) {
+    struct supply *s = arg;
+    uint32_t i;
+    bool known = strmap_get(&s->list->seen, name, strlen(name), &i);
+    ASSERT(known, "%s was not asked for", name);
+    while (s->n_there <= i && queue_pop(&s->there, QUEUE_FOREVER)) s->n_there++;
+    if (s->n_there > i) return ERR_OK;
+    *e = s->e;
+    return s->rc;
 }
 
 static void on_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes) {
     (void)done_bytes;
     (void)total_bytes;
-    struct compute *c = arg;
-    atomic_fetch_add(&c->loading_bytes, 1);
+    struct supply *s = arg;
+    atomic_fetch_add(&s->c->loading_bytes, 1);
 }
 
-static int build(struct compute *c, struct holding *h, const struct tensors *tensors, struct err *e) {
+static int build(struct supply *s, struct err *e) {
+    struct holding *h = s->h;
     const struct hold_key *k = &h->key;
     const struct stage_config config = {.hparams = &h->model.hparams,
                                         .mode = h->model.mode,
@@ -125,10 +159,10 @@ static int build(struct compute *c, struct holding *h, const struct tensors *ten
                                         .n_kv_blocks = k->n_blocks,
                                         .max_rows = k->max_rows,
                                         .max_context = k->max_context};
-    struct model_progress progress = {.fn = on_progress, .arg = c};
+    struct model_progress progress = {.fn = on_progress, .await = await, .arg = s};
     struct model_part *part;
-    h->be = c->lazy.be;
-    int rc = model_part_load(config.hparams, &config.mode, tensors, h->be, k->a, k->b, &progress, &part, e);
+    h->be = s->c->lazy.be;
+    int rc = model_part_load(config.hparams, &config.mode, s->source->tensors, h->be, k->a, k->b, &progress, &part, e);
     if (rc) return rc;
     if (atomic_load(&h->given_up)) {
         model_part_free(part);
@@ -137,7 +171,21 @@ static int build(struct compute *c, struct holding *h, const struct tensors *ten
     return stage_new(&config, h->be, part, &h->stage, e);
 }
 
-static int gather(struct compute *c, const struct holding *h, struct need_list *l, struct source *s, struct err *e) {
+static int supply_and_build(struct supply *s, struct err *e) {
+    int rc = queue_init(&s->there, s->list->n, false, e);
+    if (rc) return rc;
+    rc = thread_start(&s->thread, "supply", bring, s, e);
+    if (!rc) {
+        rc = build(s, e);
+        if (rc) atomic_store(&s->h->given_up, true); // nobody needs the rest
+        thread_join(&s->thread);
+    }
+    queue_fini(&s->there);
+    return rc;
+}
+
+// What the tensors are, before there is any of their bytes.
+static int describe(struct compute *c, const struct holding *h, struct need_list *l, struct source *s, struct err *e) {
     const struct hold_key *k = &h->key;
     int rc = model_needs(&h->model.hparams, k->a, k->b, add_need, l);
     if (rc) return err_set(e, rc, "layers [%u, %u): their tensors could not be listed", k->a, k->b);
@@ -145,19 +193,29 @@ static int gather(struct compute *c, const struct holding *h, struct need_list *
     if (!rc && tensors_new(&s->tensors)) rc = err_set(e, ERR_NOMEM, "tensors: no memory");
     s->maps = calloc(l->n ? l->n : 1, sizeof *s->maps);
     if (!rc && !s->maps) rc = err_set(e, ERR_NOMEM, "tensors: no memory");
-    for (uint32_t i = 0; i < l->n && !rc; i++) rc = hold_tensor(c, &h->given_up, l->name[i], &l->info[i], s, e);
+    for (uint32_t i = 0; i < l->n && !rc; i++) {
+        const struct control_tensor *t = &l->info[i];
+        struct tensor one = {.name = l->name[i],
+                             .type = (enum dtype)t->dtype,
+                             .n_dims = t->n_dims,
+                             .bytes = t->bytes,
+                             .is_mapped = true};
+        memcpy(one.dim, t->dim, sizeof one.dim);
+        rc = tensors_add(s->tensors, &one, e);
+    }
     return rc;
 }
 
 int loader_run(struct compute *c, struct holding *h, struct err *e) {
     if (atomic_load(&h->given_up)) return err_set(e, ERR_CANCELLED, "the load was given up");
+    LOG_I("node", "layers [%u, %u) will take %lu MB", h->key.a, h->key.b, h->memory_bytes >> 20);
     cache_begin(&c->cache);
     uint64_t start_ms = clock_now_ms();
     struct need_list list = {0};
     struct source source = {0};
     strmap_init(&list.seen, LIMIT_TENSORS, (size_t)LIMIT_TENSORS * 64, 0); // names of our own model code
-    int rc = gather(c, h, &list, &source, e);
-    if (!rc) rc = build(c, h, source.tensors, e);
+    int rc = describe(c, h, &list, &source, e);
+    if (!rc) rc = supply_and_build(&(struct supply){.c = c, .h = h, .list = &list, .source = &source}, e);
     drop_source(&source); // the stage has copies of all: who changes or shortens a file now does no harm
     free(list.name);
     free(list.info);

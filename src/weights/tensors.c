@@ -159,6 +159,15 @@ int tensors_open_memory(const uint8_t *data, uint64_t bytes, struct tensors **t,
     return ERR_OK;
 }
 
+// The kernel maps what is around a page that is touched, too, as its cache has it: parts of the pieces before and
+// behind this one.
+static void drop(const struct tensor *one, uint64_t offset, uint64_t n) {
+    enum { AROUND_BYTES = 2 << 20 };
+    uint64_t end = offset + n + AROUND_BYTES < one->bytes ? offset + n + AROUND_BYTES : one->bytes;
+    uint64_t begin = offset > AROUND_BYTES ? offset - AROUND_BYTES : 0;
+    file_map_drop(one->data + begin, end - begin);
+}
+
 int tensors_read(const struct tensors *t, const struct tensor *one, uint64_t offset, void *dst, size_t n,
                  struct err *e) {
     ASSERT(offset <= one->bytes && n <= one->bytes - offset);
@@ -167,7 +176,7 @@ int tensors_read(const struct tensors *t, const struct tensor *one, uint64_t off
     while (i < t->n_maps && !(from >= t->maps[i].data && from < t->maps[i].data + t->maps[i].len_bytes)) i++;
     if (i == t->n_maps) { // not of a file of ours
         if (n) memcpy(dst, from, n);
-        if (one->is_mapped) file_map_drop(from, n);
+        if (one->is_mapped) drop(one, offset, n);
         return ERR_OK;
     }
     off_t at = from - t->maps[i].data;

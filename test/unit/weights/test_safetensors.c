@@ -235,10 +235,55 @@ static void test_add(void **state) {
     tensors_free(t);
 }
 
+static uint64_t resident_file_bytes(void) {
+    char line[256];
+    unsigned long long kb = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        if (!strncmp(line, "RssFile:", 8)) kb = strtoull(line + 8, NULL, 10);
+    fclose(f);
+    return kb << 10;
+}
+
+// A tensor whose data comes later, in a map of its own: read in pieces, nothing of it stays.
+static void test_put_data(void **state) {
+    (void)state;
+    enum { N = 32 << 20, PIECE = 300001 };
+    char path[] = "/tmp/loom-weights-XXXXXX";
+    uint8_t *bytes = malloc(N), *got = malloc(PIECE);
+    struct file_map map;
+    struct tensors *t;
+    struct err e;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && bytes && got);
+    for (uint32_t i = 0; i < N; i++) bytes[i] = (uint8_t)(i * 2654435761u >> 13);
+    assert_int_equal(write(fd, bytes, N), N);
+    close(fd);
+    assert_int_equal(file_map_open(&map, path, &e), ERR_OK);
+    assert_int_equal(tensors_new(&t), ERR_OK);
+    const struct tensor one = {.name = "x", .type = DT_U8, .n_dims = 1, .dim = {N}, .bytes = N, .is_mapped = true};
+    assert_int_equal(tensors_add(t, &one, &e), ERR_OK);
+    tensors_put_data(t, "x", map.data);
+    const uint64_t before = resident_file_bytes();
+    for (uint32_t at = 0; at < N; at += PIECE) {
+        uint32_t n = N - at < PIECE ? N - at : PIECE;
+        assert_int_equal(tensors_read(t, tensors_find(t, "x"), at, got, n, &e), ERR_OK);
+        assert_memory_equal(got, bytes + at, n);
+    }
+    assert_true(resident_file_bytes() < before + N / 4);
+    tensors_free(t);
+    file_map_close(&map);
+    unlink(path);
+    free(bytes);
+    free(got);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),       cmocka_unit_test(test_hostile_headers),
                                        cmocka_unit_test(test_lengths),    cmocka_unit_test(test_duplicates_and_overlap),
                                        cmocka_unit_test(test_truncation), cmocka_unit_test(test_index),
-                                       cmocka_unit_test(test_read),       cmocka_unit_test(test_add)};
+                                       cmocka_unit_test(test_read),       cmocka_unit_test(test_add),
+                                       cmocka_unit_test(test_put_data)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
