@@ -85,6 +85,7 @@ static void carry_out(struct head *h, const struct brain_action *a) {
             local_step(h->local, a->step);
         else
             links_step(h->links, a->step);
+        h->sent_us = clock_now_us();
         break;
     case ACT_EVENT:
         head_take_event(h, &a->event);
@@ -96,14 +97,15 @@ static bool changes_route(const struct brain_action *a) {
     return a->type == ACT_CLUSTER && (a->cluster.type == CLUSTER_ROUTE_UP || a->cluster.type == CLUSTER_ROUTE_DOWN);
 }
 
-// Carries out everything that an event led to, then sets the clock for the next one.
+// Carries out everything that an event led to, then sets the clock for the next one. A journal has what a step brought
+// before the next one goes out; without one the next step does not wait until all readers were woken.
 void head_act(struct head *h) {
     struct brain_action a;
     bool route_changed = false;
     do {
         while (brain_next(h->brain, &a)) {
             route_changed |= changes_route(&a);
-            if (a.type != ACT_EVENT) head_tell(h);
+            if (a.type != ACT_EVENT && (h->journal || a.type != ACT_STEP)) head_tell(h);
             carry_out(h, &a);
         }
         head_tell(h);
@@ -177,9 +179,11 @@ static void on_leave(void *arg, uint64_t node, bool leave, const char *why) {
 static void on_result(void *arg, uint64_t node, const struct step_result *r) {
     struct head *h = arg;
     uint64_t t0 = clock_now_us();
+    h->sent_us = 0;
     brain_step_result(h->brain, t0, node, r);
     head_act(h);
-    atomic_fetch_add_explicit(&h->result_us, clock_now_us() - t0, memory_order_relaxed);
+    if (!h->sent_us) h->sent_us = clock_now_us(); // nothing follows
+    atomic_fetch_add_explicit(&h->result_us, h->sent_us - t0, memory_order_relaxed);
     atomic_fetch_add_explicit(&h->n_results, 1, memory_order_relaxed);
 }
 

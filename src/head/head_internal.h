@@ -46,10 +46,11 @@ struct head {
     struct journal *journal;       // NULL: none is kept
     struct gen_restored *restored; // what it held at the start, until the gateway has it
     uint32_t n_restored;
-    struct gen_event events[LIMIT_SEQS]; // that wait for the journal
+    struct gen_event events[LIMIT_SEQS]; // that wait for the journal, or for the next step to be on its way
     uint32_t n_events;
     bool route_up, ready, wants_canary, canary_runs, stopping;
     uint32_t epoch, n_stages;
+    uint64_t sent_us;      // when the last step went out
     struct err canary_err; // code 0, or why the last canary failed
     // Any thread.
     _Atomic uint64_t next_id, n_results, result_us;
@@ -66,7 +67,8 @@ uint64_t head_local_memory_bytes(const struct head_config *c); // what the local
 
 void head_publish(struct head *h); // the loop's thread
 void head_act(struct head *h);     // the loop's thread: carries out what the brain decided
-// The loop's thread. Events wait until the journal has what the step brought; head_tell hands them on.
+// The loop's thread. Events wait until the journal, if there is one, has what the step brought; head_tell hands them
+// on.
 void head_take_event(struct head *h, const struct gen_event *ev);
 void head_tell(struct head *h);
 void head_canary_failed(struct head *h, int code, const char *text);

@@ -48,22 +48,18 @@ void head_tell(struct head *h) {
     if (!h->n_events) return;
     bool first = false;
     for (uint32_t i = 0; i < h->n_events; i++) first |= h->events[i].index == 0 && h->events[i].token >= 0;
-    if (first)
+    if (h->journal && first)
         journal_settle(h->journal); // the requests themselves
-    else
+    else if (h->journal)
         journal_flush(h->journal);
     for (uint32_t i = 0; i < h->n_events; i++) hand_over(h, &h->events[i]);
     h->n_events = 0;
 }
 
 void head_take_event(struct head *h, const struct gen_event *ev) {
-    if (!h->journal) {
-        hand_over(h, ev);
-        return;
-    }
-    if (ev->finish == GEN_FAILED)
+    if (h->journal && ev->finish == GEN_FAILED)
         journal_drop(h->journal, ev->id);
-    else
+    else if (h->journal)
         journal_event(h->journal, ev);
     if (h->n_events == LIMIT_SEQS || ev->text) head_tell(h);
     if (ev->text) // which is valid only now
