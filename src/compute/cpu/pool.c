@@ -195,7 +195,8 @@ static void unpark(struct pool *p, uint64_t now) {
 
 static uint64_t ran_ns(const struct worker *w) {
     struct timespec t;
-    return clock_gettime(w->clock, &t) ? 0 : (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    if (clock_gettime(w->clock, &t)) return now_ns(); // it cannot be told: then it runs
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 static bool spin_until_done(struct pool *p, uint32_t n_items, uint64_t until) {
