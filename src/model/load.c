@@ -159,6 +159,7 @@ static int threads_new(struct loader *l, const struct backend *be) {
 static void threads_free(struct loader *l) {
     for (uint32_t i = 0; i < l->n_threads; i++) {
         free(l->threads[i].raw.data);
+        free(l->threads[i].heads.data);
         free(l->threads[i].values.data);
         free(l->threads[i].made.data);
     }

@@ -12,6 +12,7 @@ bool piece_need(struct piece *p, uint64_t bytes);
 // What one thread has of its own while a matrix is put. The first piece of rows that it could not do stays in rc, e.
 struct load_thread {
     _Alignas(64) struct piece raw; // rows as the file has them, in the model's order
+    struct piece heads;            // rows as the file has them, where that is another order
     struct piece values;           // as f32 between two types
     struct piece made;             // as the backend keeps them
     int rc;

@@ -38,16 +38,15 @@ uint64_t load_file_row(uint32_t head_dim, uint64_t row) {
     return row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
-// Rows [row, row + n) in the model's order, as the file has them.
+// Rows [row, row + n) in the model's order, as the file has them. Where they go by pairs, these are whole heads.
 static int read_rows(struct load_thread *k, const struct matrix *m, uint64_t row, uint64_t n) {
     const uint64_t row_bytes = dtype_row_bytes(m->t->type, m->t->dim[1]);
-    const struct tensors *all = m->l->tensors;
-    int rc = piece_need(&k->raw, n * row_bytes) ? ERR_OK : err_set(&k->e, ERR_NOMEM, "no memory to read it");
-    if (rc || !m->head_dim)
-        return rc ? rc : tensors_read(all, m->t, row * row_bytes, k->raw.data, n * row_bytes, &k->e);
-    for (uint64_t i = 0; i < n && !rc; i++)
-        rc = tensors_read(all, m->t, load_file_row(m->head_dim, row + i) * row_bytes, k->raw.data + i * row_bytes,
-                          row_bytes, &k->e);
+    struct piece *p = m->head_dim ? &k->heads : &k->raw;
+    if (!piece_need(p, n * row_bytes) || !piece_need(&k->raw, n * row_bytes))
+        return err_set(&k->e, ERR_NOMEM, "no memory to read it");
+    int rc = tensors_read(m->l->tensors, m->t, row * row_bytes, p->data, n * row_bytes, &k->e);
+    for (uint64_t i = 0; m->head_dim && i < n && !rc; i++)
+        memcpy(k->raw.data + i * row_bytes, p->data + load_file_row(m->head_dim, i) * row_bytes, row_bytes);
     return rc;
 }
 
@@ -127,6 +126,13 @@ static int first_error(struct loader *l, const struct matrix *m) {
     return err_prefix(l->e, "tensor %s, from row %llu", m->t->name, (unsigned long long)first->bad_row);
 }
 
+// A multiple of PIECE_ROWS, and of the rows of a head.
+static uint32_t piece_rows(uint64_t row_bytes, uint32_t head_dim) {
+    uint32_t step = head_dim ? head_dim : PIECE_ROWS;
+    while (step % PIECE_ROWS) step += head_dim;
+    return row_bytes * step < PIECE_BYTES ? (uint32_t)(PIECE_BYTES / row_bytes) / step * step : step;
+}
+
 int load_matrix(struct loader *l, const struct tensor *t, bool is_matrix, uint32_t head_dim, struct weight **out,
                 bool *has_block) {
     const struct backend_ops *ops = l->p->be->ops;
@@ -134,7 +140,6 @@ int load_matrix(struct loader *l, const struct tensor *t, bool is_matrix, uint32
                        .t = t,
                        .to = part_kept_type(&l->p->mode, t->type, is_matrix, t->dim[1]),
                        .head_dim = head_dim,
-                       .run = PIECE_ROWS,
                        .bad_row = UINT64_MAX};
     const uint32_t n_rows = (uint32_t)t->dim[0], k = (uint32_t)t->dim[1];
     const uint64_t row_bytes = dtype_row_bytes(t->type, k);
@@ -145,7 +150,7 @@ int load_matrix(struct loader *l, const struct tensor *t, bool is_matrix, uint32
         int rc = load_await(l, m.scale);
         if (rc) return rc;
     }
-    if (row_bytes * PIECE_ROWS < PIECE_BYTES) m.run = (uint32_t)(PIECE_BYTES / row_bytes) / PIECE_ROWS * PIECE_ROWS;
+    m.run = piece_rows(row_bytes, head_dim);
     m.w = *out = ops->weight_new(l->p->be, m.to, n_rows, k);
     if (!m.w)
         return err_set(l->e, ERR_NOMEM, "tensor %s: no memory for its %llu bytes on %s", t->name,
