@@ -117,15 +117,20 @@ static ALWAYS_INLINE __m256i broadcast4(const int8_t *p) {
     return _mm256_set1_epi32(v);
 }
 
+// Records of neighbouring blocks lie far apart, and the processor's own prefetcher begins anew with each page of 4 KiB:
+// each line of K and V asks for its like in the next block.
+static ALWAYS_INLINE void ahead(const uint8_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
+
 // Products of n queries with 16 keys from key j on.
-static ALWAYS_INLINE void scores_i8(const uint8_t *k, const struct att_query *q, int n, uint32_t hd, uint32_t j,
-                                    float t[ATT_TILE][REF_KEY_BLOCK]) {
+static ALWAYS_INLINE void scores_i8(const uint8_t *k, const uint8_t *next, const struct att_query *q, int n,
+                                    uint32_t hd, uint32_t j, float t[ATT_TILE][REF_KEY_BLOCK]) {
     __m256i s[ATT_TILE][2];
     UNROLL for (int i = 0; i < n; i++) s[i][0] = s[i][1] = _mm256_setzero_si256();
     for (uint32_t d = 0; d < hd; d += 4) UNROLL for (int r = 0; r < 2; r++) {
             __m256i v =
                 _mm256_load_si256((const __m256i *)(const void *)(k + d * REF_KEY_BLOCK + j * 4 + (uint32_t)r * 32));
             __m256i magnitude = _mm256_abs_epi8(v);
+            if (r == 0) ahead(next + d * REF_KEY_BLOCK + j * 4);
             UNROLL for (int i = 0; i < n; i++) {
                 __m256i x = _mm256_sign_epi8(broadcast4(q[i].q8 + d), v);
                 __m256i pairs = _mm256_maddubs_epi16(magnitude, x);
@@ -137,12 +142,13 @@ static ALWAYS_INLINE void scores_i8(const uint8_t *k, const struct att_query *q,
 }
 
 // 16 outputs from value d on.
-static ALWAYS_INLINE void outputs_i8(const uint8_t *v, const struct weights w[ATT_TILE], int n, uint32_t hd, uint32_t d,
-                                     float o[ATT_TILE][LIMIT_HEAD_DIM]) {
+static ALWAYS_INLINE void outputs_i8(const uint8_t *v, const uint8_t *next, const struct weights w[ATT_TILE], int n,
+                                     uint32_t hd, uint32_t d, float o[ATT_TILE][LIMIT_HEAD_DIM]) {
     __m256i s[ATT_TILE][2];
     UNROLL for (int i = 0; i < n; i++) s[i][0] = s[i][1] = _mm256_setzero_si256();
     for (uint32_t j = 0; j < REF_KEY_BLOCK; j += 4) UNROLL for (int r = 0; r < 2; r++) {
             __m256i x = _mm256_load_si256((const __m256i *)(const void *)(v + j * hd + d * 4 + (uint32_t)r * 32));
+            if (r == 0) ahead(next + j * hd + d * 4);
             __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), odd = _mm256_srai_epi16(x, 8);
             UNROLL for (int i = 0; i < n; i++) {
                 __m256i a = _mm256_madd_epi16(even, _mm256_set1_epi32(w[i].even[j / 4]));
@@ -154,14 +160,20 @@ static ALWAYS_INLINE void outputs_i8(const uint8_t *v, const struct weights w[AT
         _mm256_store_ps(o[i] + d + r * 8, _mm256_cvtepi32_ps(s[i][r]));
 }
 
-static ALWAYS_INLINE void block_i8(const uint8_t *rec, struct att_query *q, int n, uint32_t hd, uint32_t j0,
-                                   struct query_state *state) {
+// next: the record of the block that follows, or rec.
+static ALWAYS_INLINE void block_i8(const uint8_t *rec, const uint8_t *next, struct att_query *q, int n, uint32_t hd,
+                                   uint32_t j0, struct query_state *state) {
     const uint8_t *vs = rec + kv_half_bytes(KV_I8, hd);
+    const uint8_t *next_vs = next + kv_half_bytes(KV_I8, hd);
     const float *dk = kv_scales(rec, hd), *dv = kv_scales(vs, hd);
     _Alignas(32) float t[ATT_TILE][REF_KEY_BLOCK], o[ATT_TILE][LIMIT_HEAD_DIM];
     struct weights p[ATT_TILE];
     float mb[ATT_TILE] = {0}, lb[ATT_TILE] = {0}, w[ATT_TILE] = {0};
-    for (uint32_t j = 0; j < REF_KEY_BLOCK; j += 16) scores_i8(rec, q, n, hd, j, t);
+    for (uint32_t j = 0; j < REF_KEY_BLOCK; j += 16) { // the scales
+        ahead(next + hd * REF_KEY_BLOCK + j * 4);
+        ahead(next_vs + hd * REF_KEY_BLOCK + j * 4);
+    }
+    for (uint32_t j = 0; j < REF_KEY_BLOCK; j += 16) scores_i8(rec, next, q, n, hd, j, t);
     for (int i = 0; i < n; i++) {
         if (!sees_block(&q[i], j0)) {
             memset(&p[i], 0, sizeof p[i]);
@@ -175,7 +187,7 @@ static ALWAYS_INLINE void block_i8(const uint8_t *rec, struct att_query *q, int 
         softmax(t[i], &q[i], j0, &mb[i], &lb[i]);
         w[i] = quantise_p(t[i], dv, &q[i], j0, &p[i]);
     }
-    for (uint32_t d = 0; d < hd; d += 16) outputs_i8(vs, p, n, hd, d, o);
+    for (uint32_t d = 0; d < hd; d += 16) outputs_i8(vs, next_vs, p, n, hd, d, o);
     for (int i = 0; i < n; i++) {
         if (!sees_block(&q[i], j0)) continue;
         merge(&state[i].segment, mb[i], lb[i], w[i], o[i], hd);
@@ -231,10 +243,10 @@ static ALWAYS_INLINE void run(const struct kv_view *kv, struct att_query *q, int
         last = q[i].pos > last ? q[i].pos : last;
     }
     for (uint32_t b = first / REF_KEY_BLOCK; b <= last / REF_KEY_BLOCK; b++) {
-        const uint8_t *rec = kv_record(kv, b);
+        const uint8_t *rec = kv_record(kv, b), *next = b < last / REF_KEY_BLOCK ? kv_record(kv, b + 1) : rec;
         uint32_t j0 = b * REF_KEY_BLOCK;
         if (kv->type == KV_I8)
-            block_i8(rec, q, n, hd, j0, state);
+            block_i8(rec, next, q, n, hd, j0, state);
         else
             for (int i = 0; i < n; i++)
                 if (kv->type == KV_F16)

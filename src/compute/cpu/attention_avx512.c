@@ -110,14 +110,25 @@ static ALWAYS_INLINE __m512i broadcast4(const void *p) {
     return _mm512_set1_epi32(v);
 }
 
+// Records of neighbouring blocks lie far apart, and the processor's own prefetcher begins anew with each page of 4 KiB:
+// each load of K and V asks for its like in the next block.
+static ALWAYS_INLINE void ahead(const uint8_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
+
 // Scores of n queries against the 64 keys of a block.
-static ALWAYS_INLINE void scores_i8(const uint8_t *k, const struct att_query *q, const int32_t *q_sum, int n,
-                                    uint32_t hd, __m512i s[ATT_TILE][BLOCK_REGS]) {
+static ALWAYS_INLINE void scores_i8(const uint8_t *k, const uint8_t *next, const struct att_query *q,
+                                    const int32_t *q_sum, int n, uint32_t hd, __m512i s[ATT_TILE][BLOCK_REGS]) {
     UNROLL for (int i = 0; i < n; i++) UNROLL for (int r = 0; r < BLOCK_REGS; r++) s[i][r] =
         _mm512_set1_epi32(-128 * q_sum[i]);
+    UNROLL for (int r = 0; r < BLOCK_REGS; r++) { // the scales
+        ahead(next + hd * REF_KEY_BLOCK + r * 64);
+        ahead(next + kv_half_bytes(KV_I8, hd) + hd * REF_KEY_BLOCK + r * 64);
+    }
     for (uint32_t d = 0; d < hd; d += 4) {
         __m512i v[BLOCK_REGS];
-        UNROLL for (int r = 0; r < BLOCK_REGS; r++) v[r] = _mm512_load_si512(k + d * REF_KEY_BLOCK + r * 64);
+        UNROLL for (int r = 0; r < BLOCK_REGS; r++) {
+            v[r] = _mm512_load_si512(k + d * REF_KEY_BLOCK + r * 64);
+            ahead(next + d * REF_KEY_BLOCK + r * 64);
+        }
         UNROLL for (int i = 0; i < n; i++) {
             __m512i x = broadcast4(q[i].q8 + d);
             UNROLL for (int r = 0; r < BLOCK_REGS; r++) s[i][r] = _mm512_dpbusd_epi32(s[i][r], v[r], x);
@@ -126,13 +137,16 @@ static ALWAYS_INLINE void scores_i8(const uint8_t *k, const struct att_query *q,
 }
 
 // n_regs * 16 outputs from value d on: o = sum of p * V.
-static ALWAYS_INLINE void outputs_i8(const uint8_t *v, const uint8_t p[ATT_TILE][REF_KEY_BLOCK], int n, uint32_t hd,
-                                     uint32_t d, int n_regs, __m512 o[ATT_TILE][HD_REGS]) {
-    __m512i s[ATT_TILE][4];
+static ALWAYS_INLINE void outputs_i8(const uint8_t *v, const uint8_t *next, const uint8_t p[ATT_TILE][REF_KEY_BLOCK],
+                                     int n, uint32_t hd, uint32_t d, int n_regs, __m512 o[ATT_TILE][HD_REGS]) {
+    __m512i s[ATT_TILE][8];
     UNROLL for (int i = 0; i < n; i++) UNROLL for (int r = 0; r < n_regs; r++) s[i][r] = _mm512_setzero_si512();
     for (uint32_t j = 0; j < REF_KEY_BLOCK; j += 4) {
-        __m512i x[4];
-        UNROLL for (int r = 0; r < n_regs; r++) x[r] = _mm512_load_si512(v + j * hd + d * 4 + r * 64);
+        __m512i x[8];
+        UNROLL for (int r = 0; r < n_regs; r++) {
+            x[r] = _mm512_load_si512(v + j * hd + d * 4 + r * 64);
+            ahead(next + j * hd + d * 4 + r * 64);
+        }
         UNROLL for (int i = 0; i < n; i++) {
             __m512i w = broadcast4(p[i] + j);
             UNROLL for (int r = 0; r < n_regs; r++) s[i][r] = _mm512_dpbusd_epi32(s[i][r], w, x[r]);
@@ -142,16 +156,18 @@ static ALWAYS_INLINE void outputs_i8(const uint8_t *v, const uint8_t p[ATT_TILE]
         _mm512_cvtepi32_ps(s[i][r]);
 }
 
-static ALWAYS_INLINE void block_i8(const uint8_t *rec, struct att_query *q, const int32_t *q_sum, int n, uint32_t hd,
-                                   uint32_t j0, struct query_state *state) {
+// next: the record of the block that follows, or rec.
+static ALWAYS_INLINE void block_i8(const uint8_t *rec, const uint8_t *next, struct att_query *q, const int32_t *q_sum,
+                                   int n, uint32_t hd, uint32_t j0, struct query_state *state) {
     const uint8_t *vs = rec + kv_half_bytes(KV_I8, hd);
+    const uint8_t *next_vs = next + kv_half_bytes(KV_I8, hd);
     const float *dk = kv_scales(rec, hd), *dv = kv_scales(vs, hd);
     _Alignas(64) uint8_t p[ATT_TILE][REF_KEY_BLOCK];
     float mb[ATT_TILE] = {0}, lb[ATT_TILE] = {0}, w[ATT_TILE] = {0};
     uint64_t valid[ATT_TILE];
     __m512i s[ATT_TILE][BLOCK_REGS];
     __m512 o[ATT_TILE][HD_REGS];
-    scores_i8(rec, q, q_sum, n, hd, s);
+    scores_i8(rec, next, q, q_sum, n, hd, s);
     for (int i = 0; i < n; i++) {
         __m512 t[BLOCK_REGS];
         valid[i] = valid_keys(&q[i], j0);
@@ -169,8 +185,9 @@ static ALWAYS_INLINE void block_i8(const uint8_t *rec, struct att_query *q, cons
         w[i] = quantise_p(t, dv, valid[i], p[i]);
     }
     uint32_t d = 0;
-    for (; d + 64 <= hd; d += 64) outputs_i8(vs, p, n, hd, d, 4, o);
-    for (; d < hd; d += 16) outputs_i8(vs, p, n, hd, d, 1, o);
+    for (; n <= 2 && d + 128 <= hd; d += 128) outputs_i8(vs, next_vs, p, n, hd, d, 8, o); // V in one stream
+    for (; d + 64 <= hd; d += 64) outputs_i8(vs, next_vs, p, n, hd, d, 4, o);
+    for (; d < hd; d += 16) outputs_i8(vs, next_vs, p, n, hd, d, 1, o);
     for (int i = 0; i < n; i++) {
         if (!valid[i]) continue;
         merge(&state[i].segment, mb[i], lb[i], w[i], o[i], hd);
@@ -226,10 +243,10 @@ static ALWAYS_INLINE void run(const struct kv_view *kv, struct att_query *q, int
         for (uint32_t d = 0; kv->type == KV_I8 && d < hd; d++) q_sum[i] += q[i].q8[d];
     }
     for (uint32_t b = first / REF_KEY_BLOCK; b <= last / REF_KEY_BLOCK; b++) {
-        const uint8_t *rec = kv_record(kv, b);
+        const uint8_t *rec = kv_record(kv, b), *next = b < last / REF_KEY_BLOCK ? kv_record(kv, b + 1) : rec;
         uint32_t j0 = b * REF_KEY_BLOCK;
         if (kv->type == KV_I8)
-            block_i8(rec, q, q_sum, n, hd, j0, state);
+            block_i8(rec, next, q, q_sum, n, hd, j0, state);
         else
             for (int i = 0; i < n; i++)
                 if (kv->type == KV_F16)
