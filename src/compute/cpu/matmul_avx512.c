@@ -2,12 +2,15 @@
 // four products to a lane without saturating. Signed codes are stored as code ^ 0x80 = code + 128: the sums start at
 // -128 times the sum of the activations and so cost nothing extra. One load of 64 codes serves up to 8 tokens.
 //
-// Roof: decode reads each code once (memory); prefill issues one vpdpbusd (64 products) a cycle.
+// Roof: decode reads each code once (memory); prefill issues one vpdpbusd (64 products) a cycle, and the
+// multiplications of the scales take turns with it: 9 of 8 cycles for a group of 32 values, 41 of 32 for the K types.
 #include "compute/cpu/kern.h"
 
 #include <immintrin.h>
 
-enum { MAX_TILE = 8, PER_SEGMENT = REF_SEGMENT / REF_ACT_BLOCK };
+// PASS: tokens that a panel serves segment by segment, their totals on the stack. WIDE: so many make it worth while to
+// write the codes of a segment out as bytes first.
+enum { MAX_TILE = 8, PER_SEGMENT = REF_SEGMENT / REF_ACT_BLOCK, PASS = 64, WIDE = 16 };
 
 static ALWAYS_INLINE __m512i broadcast4(const int8_t *p) {
     int32_t v;
@@ -30,24 +33,82 @@ static ALWAYS_INLINE __m512i load_s8(const uint8_t *p) {
     return _mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)(const void *)p));
 }
 
+static ALWAYS_INLINE __m512i load(const uint8_t *p) { return _mm512_load_si512(p); }
+
+// sum[t] += 64 codes * 4 activations from value k on.
+static ALWAYS_INLINE void add_products(__m512i sum[MAX_TILE], __m512i codes, const struct act_block *const a[MAX_TILE],
+                                       int n_tokens, int k) {
+    UNROLL for (int t = 0; t < n_tokens; t++) sum[t] = _mm512_dpbusd_epi32(sum[t], codes, broadcast4(a[t]->q + k));
+}
+
+// The low four bits of n and the bits above them, those in `mask`, of h.
+static ALWAYS_INLINE __m512i join(__m512i n, __m512i h, char mask) {
+    __m512i v = _mm512_ternarylogic_epi32(_mm512_set1_epi8(15), n, h, 0xca);
+    return _mm512_and_si512(v, _mm512_set1_epi8(mask));
+}
+
+// 32 codes of five bits from value k on: v[i] has those of values k + 4 i .. k + 4 i + 3.
+static ALWAYS_INLINE void unpack5(const uint8_t *codes, int k, __m512i v[8]) {
+    const uint8_t *run = codes + k / 32 * PANEL_RUN5_BYTES;
+    __m512i h = load(run), n = load(run + 64);
+    v[0] = join(n, _mm512_slli_epi16(h, 4), 31);
+    v[1] = join(_mm512_srli_epi16(n, 4), _mm512_slli_epi16(h, 3), 31);
+    n = load(run + 128);
+    v[2] = join(n, _mm512_slli_epi16(h, 2), 31);
+    v[3] = join(_mm512_srli_epi16(n, 4), _mm512_slli_epi16(h, 1), 31);
+    n = load(run + 192);
+    v[4] = join(n, h, 31);
+    v[5] = join(_mm512_srli_epi16(n, 4), _mm512_srli_epi16(h, 1), 31);
+    n = load(run + 256);
+    v[6] = join(n, _mm512_srli_epi16(h, 2), 31);
+    v[7] = join(_mm512_srli_epi16(n, 4), _mm512_srli_epi16(h, 3), 31);
+}
+
+// 16 codes of six bits likewise.
+static ALWAYS_INLINE void unpack6(const uint8_t *codes, int k, __m512i v[4]) {
+    const uint8_t *run = codes + k / 16 * PANEL_RUN6_BYTES;
+    __m512i h = load(run), n0 = load(run + 64), n1 = load(run + 128);
+    v[0] = join(n0, _mm512_slli_epi16(h, 4), 63);
+    v[1] = join(_mm512_srli_epi16(n0, 4), _mm512_slli_epi16(h, 2), 63);
+    v[2] = join(n1, h, 63);
+    v[3] = join(_mm512_srli_epi16(n1, 4), _mm512_srli_epi16(h, 2), 63);
+}
+
+static ALWAYS_INLINE bool is_packed(enum dtype type) { return panel_bits(type) == 5 || panel_bits(type) == 6; }
+
+// The codes of n records of a packed type, as bytes.
+static ALWAYS_INLINE void widen(const uint8_t *rec, uint32_t n, enum dtype type, uint8_t *wide) {
+    const uint32_t rec_bytes = panel_layout(type)->bytes, codes = panel_layout(type)->codes;
+    const int n_words = panel_bits(type) == 5 ? 8 : 4;
+    for (uint32_t i = 0; i < n; i++, rec += rec_bytes, wide += PANEL_WIDE_BYTES)
+        for (int k = 0; k < 128; k += 4 * n_words) {
+            __m512i v[8];
+            if (n_words == 8)
+                unpack5(rec + codes, k, v);
+            else
+                unpack6(rec + codes, k, v);
+            UNROLL for (int q = 0; q < n_words; q++) _mm512_store_si512(wide + (k + 4 * q) * PANEL_ROWS, v[q]);
+        }
+}
+
 // sum[t] += codes * activations over values [k0, k0 + n) of a block.
-static ALWAYS_INLINE void dot(__m512i sum[MAX_TILE], const uint8_t *codes, bool nibbles,
+static ALWAYS_INLINE void dot(__m512i sum[MAX_TILE], const uint8_t *codes, int bits,
                               const struct act_block *const a[MAX_TILE], int n_tokens, int k0, int n) {
-    if (!nibbles) {
-        for (int k = k0; k < k0 + n; k += 4) {
-            __m512i v = _mm512_load_si512(codes + k * 16);
-            UNROLL for (int t = 0; t < n_tokens; t++) sum[t] = _mm512_dpbusd_epi32(sum[t], v, broadcast4(a[t]->q + k));
-        }
-        return;
-    }
     const __m512i low = _mm512_set1_epi8(15);
-    for (int k = k0; k < k0 + n; k += 8) {
-        __m512i v = _mm512_load_si512(codes + k * 8);
-        __m512i lo = _mm512_and_si512(v, low), hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
-        UNROLL for (int t = 0; t < n_tokens; t++) {
-            sum[t] = _mm512_dpbusd_epi32(sum[t], lo, broadcast4(a[t]->q + k));
-            sum[t] = _mm512_dpbusd_epi32(sum[t], hi, broadcast4(a[t]->q + k + 4));
-        }
+    __m512i v5[8], v6[4];
+    if (bits == 5) {
+        unpack5(codes, k0, v5);
+        UNROLL for (int q = 0; q < 8; q++) add_products(sum, v5[q], a, n_tokens, k0 + 4 * q);
+    }
+    if (bits == 6) {
+        unpack6(codes, k0, v6);
+        UNROLL for (int q = 0; q < 4; q++) add_products(sum, v6[q], a, n_tokens, k0 + 4 * q);
+    }
+    for (int k = k0; bits == 8 && k < k0 + n; k += 4) add_products(sum, load(codes + k * 16), a, n_tokens, k);
+    for (int k = k0; bits == 4 && k < k0 + n; k += 8) {
+        __m512i v = load(codes + k * 8);
+        add_products(sum, _mm512_and_si512(v, low), a, n_tokens, k);
+        add_products(sum, _mm512_and_si512(_mm512_srli_epi16(v, 4), low), a, n_tokens, k + 4);
     }
 }
 
@@ -56,20 +117,20 @@ static ALWAYS_INLINE void block_l8(const uint8_t *rec, const uint8_t *codes, con
                                    int n_tokens, __m512 v[MAX_TILE]) {
     __m512i sum[MAX_TILE];
     UNROLL for (int t = 0; t < n_tokens; t++) sum[t] = start(128, a[t]->sum);
-    dot(sum, codes, false, a, n_tokens, 0, 128);
+    dot(sum, codes, 8, a, n_tokens, 0, 128);
     __m512 d = _mm512_load_ps((const float *)(const void *)rec);
     UNROLL for (int t = 0; t < n_tokens; t++) v[t] =
         _mm512_fmadd_ps(d, _mm512_cvtepi32_ps(sum[t]), _mm512_setzero_ps());
 }
 
-static ALWAYS_INLINE void block_group32(const uint8_t *rec, const uint8_t *codes, bool nibbles, int32_t offset,
+static ALWAYS_INLINE void block_group32(const uint8_t *rec, const uint8_t *codes, int bits, int32_t offset,
                                         bool has_min, const struct act_block *const a[MAX_TILE], int n_tokens,
                                         __m512 v[MAX_TILE]) {
     UNROLL for (int t = 0; t < n_tokens; t++) v[t] = _mm512_setzero_ps();
     for (int g = 0; g < 4; g++) {
         __m512i sum[MAX_TILE];
         UNROLL for (int t = 0; t < n_tokens; t++) sum[t] = start(offset, a[t]->sum32[g]);
-        dot(sum, codes, nibbles, a, n_tokens, g * 32, 32);
+        dot(sum, codes, bits, a, n_tokens, g * 32, 32);
         __m512 d = load_f16(rec + g * 32);
         UNROLL for (int t = 0; t < n_tokens; t++) v[t] = _mm512_fmadd_ps(d, _mm512_cvtepi32_ps(sum[t]), v[t]);
         if (!has_min) continue;
@@ -79,53 +140,64 @@ static ALWAYS_INLINE void block_group32(const uint8_t *rec, const uint8_t *codes
     }
 }
 
-// Q4_K and Q5_K (with minima, groups of 32), Q6_K (groups of 16, offset 32). Everything up to d is exact in int32.
-static ALWAYS_INLINE void block_k(const uint8_t *rec, const uint8_t *codes, enum dtype type,
+// The minima of groups g and g + 1, as pairs of 16 bits.
+static ALWAYS_INLINE __m512i load_minima(const uint8_t *rec, int g) {
+    return _mm512_or_si512(load_u8(rec + 128 + g * 16), _mm512_slli_epi32(load_u8(rec + 144 + g * 16), 16));
+}
+
+// The sums of groups g and g + 1 likewise: |sum| <= 32 * 127.
+static ALWAYS_INLINE __m512i sum_pair(const struct act_block *a, int g) {
+    return _mm512_set1_epi32((int32_t)((uint32_t)a->sum32[g] & 0xffff) | (int32_t)((uint32_t)a->sum32[g + 1] << 16));
+}
+
+// Q4_K and Q5_K (with minima, groups of 32), Q6_K (groups of 16, offset 32). Everything up to d is exact in int32. The
+// minima come last, when the sums have left the registers.
+static ALWAYS_INLINE void block_k(const uint8_t *rec, const uint8_t *codes, int bits, enum dtype type,
                                   const struct act_block *const a[MAX_TILE], int n_tokens, __m512 v[MAX_TILE]) {
     const bool q6 = type == DT_Q6_K;
     const int groups = q6 ? 8 : 4;
-    __m512i j[MAX_TILE], n[MAX_TILE];
-    UNROLL for (int t = 0; t < n_tokens; t++) j[t] = n[t] = _mm512_setzero_si512();
+    __m512i j[MAX_TILE];
+    UNROLL for (int t = 0; t < n_tokens; t++) j[t] = _mm512_setzero_si512();
     for (int g = 0; g < groups; g++) {
-        __m512i sum[MAX_TILE], sc = q6 ? load_s8(rec + 64 + g * 16) : load_u8(rec + 64 + g * 16);
+        __m512i sum[MAX_TILE];
         UNROLL for (int t = 0; t < n_tokens; t++) sum[t] = q6 ? start(32, a[t]->sum16[g]) : _mm512_setzero_si512();
-        dot(sum, codes, type == DT_Q4_K, a, n_tokens, g * (128 / groups), 128 / groups);
+        dot(sum, codes, bits, a, n_tokens, g * (128 / groups), 128 / groups);
+        __m512i sc = q6 ? load_s8(rec + 64 + g * 16) : load_u8(rec + 64 + g * 16);
         UNROLL for (int t = 0; t < n_tokens; t++) j[t] = _mm512_add_epi32(j[t], _mm512_mullo_epi32(sc, sum[t]));
-        if (q6) continue;
-        __m512i mn = load_u8(rec + 128 + g * 16); // |minimum * sum| <= 63 * 4064: two 16-bit factors
-        UNROLL for (int t = 0; t < n_tokens; t++) n[t] =
-            _mm512_add_epi32(n[t], _mm512_madd_epi16(mn, _mm512_set1_epi32(a[t]->sum32[g] & 0xffff)));
     }
     __m512 d = load_f16(rec);
     UNROLL for (int t = 0; t < n_tokens; t++) v[t] = _mm512_fmadd_ps(d, _mm512_cvtepi32_ps(j[t]), _mm512_setzero_ps());
     if (q6) return;
     __m512 m = load_f16(rec + 32);
-    UNROLL for (int t = 0; t < n_tokens; t++) v[t] = _mm512_fnmadd_ps(m, _mm512_cvtepi32_ps(n[t]), v[t]);
+    __m512i m0 = load_minima(rec, 0), m2 = load_minima(rec, 2);
+    UNROLL for (int t = 0; t < n_tokens; t++) {
+        __m512i n = _mm512_dpwssd_epi32(_mm512_madd_epi16(m0, sum_pair(a[t], 0)), m2, sum_pair(a[t], 2));
+        v[t] = _mm512_fnmadd_ps(m, _mm512_cvtepi32_ps(n), v[t]);
+    }
 }
 
-static ALWAYS_INLINE void block(enum dtype type, const uint8_t *rec, const uint8_t *codes,
+// bits: of the codes as they stand there, 8 where they were widened.
+static ALWAYS_INLINE void block(enum dtype type, const uint8_t *rec, const uint8_t *codes, int bits,
                                 const struct act_block *const a[MAX_TILE], int n_tokens, __m512 v[MAX_TILE]) {
     switch (type) {
     case DT_L8:
         block_l8(rec, codes, a, n_tokens, v);
         break;
     case DT_Q8_0:
-        block_group32(rec, codes, false, 128, false, a, n_tokens, v);
+        block_group32(rec, codes, bits, 128, false, a, n_tokens, v);
         break;
     case DT_Q4_0:
-        block_group32(rec, codes, true, 8, false, a, n_tokens, v);
+        block_group32(rec, codes, bits, 8, false, a, n_tokens, v);
         break;
     case DT_Q4_1:
-        block_group32(rec, codes, true, 0, true, a, n_tokens, v);
+    case DT_Q5_1:
+        block_group32(rec, codes, bits, 0, true, a, n_tokens, v);
         break;
     case DT_Q5_0:
-        block_group32(rec, codes, false, 16, false, a, n_tokens, v);
-        break;
-    case DT_Q5_1:
-        block_group32(rec, codes, false, 0, true, a, n_tokens, v);
+        block_group32(rec, codes, bits, 16, false, a, n_tokens, v);
         break;
     default:
-        block_k(rec, codes, type, a, n_tokens, v);
+        block_k(rec, codes, bits, type, a, n_tokens, v);
     }
 }
 
@@ -136,31 +208,78 @@ static ALWAYS_INLINE void store(const struct matmul_job *j, uint32_t panel, uint
     _mm512_mask_storeu_ps(j->y + t * j->y_stride + row, rows, v);
 }
 
-// One panel times n_tokens tokens of a block type; type and n_tokens are constants after inlining.
-static ALWAYS_INLINE void tile(const struct matmul_job *j, uint32_t panel, uint32_t t0, enum dtype type, int n_tokens) {
-    const struct weight *w = j->w;
-    const uint32_t rec_bytes = panel_layout(type)->bytes, codes = panel_layout(type)->codes;
-    const uint8_t *rec = w->data + panel * w->panel_bytes;
+// What a tile needs beside its tokens: n_blocks records of a panel from block `first` on, all of one segment.
+struct segment {
+    const uint8_t *rec, *wide; // wide: their codes as bytes, or NULL
+    uint32_t first, n_blocks;
+    uint32_t n_tiles; // full ones, which share the work of asking for the next segment; 0: nobody asks (ahead)
+};
+
+// Asks for a part of what lies a segment behind rec, so that memory delivers it while this segment is computed.
+static ALWAYS_INLINE void ahead(const struct segment *s, const uint8_t *rec, uint32_t rec_bytes, uint32_t part) {
+    const char *next = (const char *)rec + PER_SEGMENT * rec_bytes;
+    for (uint32_t i = part * 64; s->n_tiles && i < rec_bytes; i += s->n_tiles * 64) _mm_prefetch(next + i, _MM_HINT_T1);
+}
+
+// A few tokens are bound by memory, and the processor's own prefetcher keeps more lines under way than a core may ask
+// for. It wants one stream: the scales, which stand before the codes, are touched first, in whatever order the compiler
+// puts their loads.
+static ALWAYS_INLINE void scales_first(const uint8_t *rec, uint32_t bytes) {
+    for (uint32_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)rec + i, _MM_HINT_T0);
+}
+
+// A segment of a panel times n_tokens tokens: total[t] += its sum. type, wide and n_tokens are constants when inlined.
+static ALWAYS_INLINE void tile(const struct matmul_job *j, const struct segment *s, enum dtype type, bool wide,
+                               uint32_t t0, uint32_t part, int n_tokens, __m512 *total) {
+    const struct panel_layout *l = panel_layout(type);
+    const uint8_t *rec = s->rec, *codes = wide ? s->wide : rec + l->codes;
+    const uint32_t rec_bytes = l->bytes, codes_bytes = wide ? PANEL_WIDE_BYTES : l->bytes;
     const struct act_block *a[MAX_TILE];
-    __m512 acc[MAX_TILE], total[MAX_TILE];
+    __m512 acc[MAX_TILE];
     UNROLL for (int t = 0; t < n_tokens; t++) {
-        a[t] = j->a + (size_t)matmul_row(j, t0 + (uint32_t)t) * w->n_blocks;
-        total[t] = _mm512_setzero_ps();
+        a[t] = j->a + (size_t)matmul_row(j, t0 + (uint32_t)t) * j->w->n_blocks + s->first;
+        acc[t] = _mm512_setzero_ps();
     }
-    for (uint32_t s = 0; s < w->n_blocks; s += PER_SEGMENT) {
-        uint32_t end = s + PER_SEGMENT < w->n_blocks ? s + PER_SEGMENT : w->n_blocks;
-        UNROLL for (int t = 0; t < n_tokens; t++) acc[t] = _mm512_setzero_ps();
-        for (uint32_t b = s; b < end; b++, rec += rec_bytes) {
-            __m512 v[MAX_TILE];
-            block(type, rec, rec + codes, a, n_tokens, v);
-            UNROLL for (int t = 0; t < n_tokens; t++) {
-                acc[t] = _mm512_fmadd_ps(_mm512_set1_ps(a[t]->d), v[t], acc[t]);
-                a[t]++;
-            }
+    for (uint32_t b = 0; b < s->n_blocks; b++, rec += rec_bytes, codes += codes_bytes) {
+        __m512 v[MAX_TILE];
+        if (n_tokens == MAX_TILE)
+            ahead(s, rec, rec_bytes, part);
+        else
+            scales_first(rec, l->codes);
+        block(type, rec, codes, wide ? 8 : panel_bits(type), a, n_tokens, v);
+        UNROLL for (int t = 0; t < n_tokens; t++) {
+            acc[t] = _mm512_fmadd_ps(_mm512_set1_ps(a[t]->d), v[t], acc[t]);
+            a[t]++;
         }
-        UNROLL for (int t = 0; t < n_tokens; t++) total[t] = _mm512_add_ps(total[t], acc[t]);
     }
-    UNROLL for (int t = 0; t < n_tokens; t++) store(j, panel, t0 + (uint32_t)t, total[t]);
+    UNROLL for (int t = 0; t < n_tokens; t++) total[t] = _mm512_add_ps(total[t], acc[t]);
+}
+
+typedef void tiles_fn(const struct matmul_job *j, const struct segment *s, uint32_t t0, uint32_t n, __m512 *total);
+
+// One panel times n tokens of a block type.
+static ALWAYS_INLINE void segments(const struct matmul_job *j, uint32_t panel, uint32_t t0, uint32_t n, enum dtype type,
+                                   tiles_fn *tiles) {
+    const struct weight *w = j->w;
+    const uint8_t *rec = w->data + panel * w->panel_bytes;
+    __m512 total[PASS];
+    _Alignas(64) uint8_t wide[PER_SEGMENT * PANEL_WIDE_BYTES];
+    for (uint32_t at = 0; at < n; at += PASS) {
+        uint32_t m = n - at < PASS ? n - at : PASS; // a full pass belongs to a prompt: the panel will be in the cache
+        for (uint32_t t = 0; t < m; t++) total[t] = _mm512_setzero_ps();
+        for (uint32_t b = 0; b < w->n_blocks; b += PER_SEGMENT) {
+            struct segment s = {.rec = rec + (size_t)b * panel_layout(type)->bytes,
+                                .first = b,
+                                .n_tiles = m < 8 || m == PASS ? 0 : m / MAX_TILE};
+            s.n_blocks = w->n_blocks - b < PER_SEGMENT ? w->n_blocks - b : PER_SEGMENT;
+            if (is_packed(type) && m >= WIDE) {
+                widen(s.rec, s.n_blocks, type, wide);
+                s.wide = wide;
+            }
+            tiles(j, &s, t0 + at, m, total);
+        }
+        for (uint32_t t = 0; t < m; t++) store(j, panel, t0 + at + t, total[t]);
+    }
 }
 
 // ---- Float types (NUMERICS 3.3): runs of 64 values are chains of their own, so that several runs go at once.
@@ -206,11 +325,18 @@ static ALWAYS_INLINE void float_tile(const struct matmul_job *j, uint32_t panel,
 }
 
 #define BLOCK_TYPE(type)                                                                                               \
+    static void tiles_##type(const struct matmul_job *j, const struct segment *s, uint32_t t0, uint32_t n,             \
+                             __m512 *total) {                                                                          \
+        uint32_t t = 0;                                                                                                \
+        for (; is_packed(DT_##type) && s->wide && n - t >= 8; t += 8)                                                  \
+            tile(j, s, DT_##type, true, t0 + t, t / 8, 8, total + t);                                                  \
+        for (; n - t >= 8; t += 8) tile(j, s, DT_##type, false, t0 + t, t / 8, 8, total + t);                          \
+        for (; n - t >= 4; t += 4) tile(j, s, DT_##type, false, t0 + t, 0, 4, total + t);                              \
+        for (; n - t >= 2; t += 2) tile(j, s, DT_##type, false, t0 + t, 0, 2, total + t);                              \
+        if (n - t) tile(j, s, DT_##type, false, t0 + t, 0, 1, total + t);                                              \
+    }                                                                                                                  \
     static void run_##type(const struct matmul_job *j, uint32_t panel, uint32_t t, uint32_t n) {                       \
-        for (; n >= 8; n -= 8, t += 8) tile(j, panel, t, DT_##type, 8);                                                \
-        for (; n >= 4; n -= 4, t += 4) tile(j, panel, t, DT_##type, 4);                                                \
-        for (; n >= 2; n -= 2, t += 2) tile(j, panel, t, DT_##type, 2);                                                \
-        if (n) tile(j, panel, t, DT_##type, 1);                                                                        \
+        segments(j, panel, t, n, DT_##type, tiles_##type);                                                             \
     }
 #define FLOAT_TYPE(type)                                                                                               \
     static void run_##type(const struct matmul_job *j, uint32_t panel, uint32_t t, uint32_t n) {                       \

@@ -4,23 +4,15 @@
 static const struct panel_layout layouts[DT_N] = {
     [DT_L8] = {.codes = 64, .bytes = 64 + 2048},
     [DT_Q8_0] = {.n_d = 4, .codes = 128, .bytes = 128 + 2048},
-    [DT_Q4_0] = {.n_d = 4, .codes = 128, .bytes = 128 + 1024, .nibbles = 1, .offset = 8},
-    [DT_Q4_1] = {.n_d = 4, .n_m = 4, .m = 128, .codes = 256, .bytes = 256 + 1024, .nibbles = 1},
-    [DT_Q5_0] = {.n_d = 4, .codes = 128, .bytes = 128 + 2048, .offset = 16},
-    [DT_Q5_1] = {.n_d = 4, .n_m = 4, .m = 128, .codes = 256, .bytes = 256 + 2048},
-    [DT_Q4_K] = {.n_d = 1,
-                 .n_m = 1,
-                 .m = 32,
-                 .n_sc = 4,
-                 .sc = 64,
-                 .n_mn = 4,
-                 .mn = 128,
-                 .codes = 192,
-                 .bytes = 192 + 1024,
-                 .nibbles = 1},
+    [DT_Q4_0] = {.n_d = 4, .codes = 128, .bytes = 128 + 1024, .offset = 8},
+    [DT_Q4_1] = {.n_d = 4, .n_m = 4, .m = 128, .codes = 256, .bytes = 256 + 1024},
+    [DT_Q5_0] = {.n_d = 4, .codes = 128, .bytes = 128 + 1280, .offset = 16},
+    [DT_Q5_1] = {.n_d = 4, .n_m = 4, .m = 128, .codes = 256, .bytes = 256 + 1280},
+    [DT_Q4_K] =
+        {.n_d = 1, .n_m = 1, .m = 32, .n_sc = 4, .sc = 64, .n_mn = 4, .mn = 128, .codes = 192, .bytes = 192 + 1024},
     [DT_Q5_K] =
-        {.n_d = 1, .n_m = 1, .m = 32, .n_sc = 4, .sc = 64, .n_mn = 4, .mn = 128, .codes = 192, .bytes = 192 + 2048},
-    [DT_Q6_K] = {.n_d = 1, .n_sc = 8, .sc = 64, .codes = 192, .bytes = 192 + 2048, .offset = 32},
+        {.n_d = 1, .n_m = 1, .m = 32, .n_sc = 4, .sc = 64, .n_mn = 4, .mn = 128, .codes = 192, .bytes = 192 + 1280},
+    [DT_Q6_K] = {.n_d = 1, .n_sc = 8, .sc = 64, .codes = 192, .bytes = 192 + 1536, .offset = 32},
 };
 
 const struct panel_layout *panel_layout(enum dtype t) {
@@ -49,10 +41,53 @@ static uint16_t get_u16(const uint8_t *p, uint32_t lane) {
     return v;
 }
 
-// Place of code i of a row in the codes of a record; with nibbles, the byte that holds it.
-static uint32_t code_at(const struct panel_layout *l, uint32_t i, uint32_t lane) {
-    if (l->nibbles) return i / 8 * 64 + lane * 4 + i % 4;
-    return i / 4 * 64 + lane * 4 + i % 4;
+// Four codes at a time: those of values 4 q .. 4 q + 3 are the bytes of word q of `c`, and stand together in a record.
+static uint32_t get_word(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static void put_word(uint8_t *p, uint32_t v) { memcpy(p, &v, sizeof v); }
+
+enum { WORDS = REF_ACT_BLOCK / 4 };
+
+// Where the low bits of words q and q + 1 stand, q even, and the bits above them of the run that q is in.
+static uint32_t low_at(uint32_t high, uint32_t q) {
+    return (high ? q / 2 + q * high / 8 + 1 : q / 2) * PANEL_WORDS_BYTES;
+}
+
+static uint32_t high_at(uint32_t high, uint32_t q) {
+    return q * high / 8 * (high == 1 ? PANEL_RUN5_BYTES : PANEL_RUN6_BYTES);
+}
+
+static void put_codes(int bits, uint8_t *at, const uint8_t *c) {
+    if (bits == 8) {
+        for (uint32_t q = 0; q < WORDS; q++) put_word(at + q * PANEL_WORDS_BYTES, get_word(c + q * 4));
+        return;
+    }
+    const uint32_t high = (uint32_t)bits - 4, low = 0x0f0f0f0f;
+    for (uint32_t q = 0; q < WORDS; q += 2)
+        put_word(at + low_at(high, q), (get_word(c + q * 4) & low) | (get_word(c + q * 4 + 4) & low) << 4);
+    for (uint32_t q = 0; high && q < WORDS;) {
+        uint8_t *to = at + high_at(high, q);
+        uint32_t v = 0;
+        for (uint32_t shift = 0; shift < 8; shift += high, q++) v |= (get_word(c + q * 4) >> 4 & low) << shift;
+        put_word(to, v);
+    }
+}
+
+static void get_codes(int bits, const uint8_t *at, uint8_t *c) {
+    if (bits == 8) {
+        for (uint32_t q = 0; q < WORDS; q++) put_word(c + q * 4, get_word(at + q * PANEL_WORDS_BYTES));
+        return;
+    }
+    const uint32_t high = (uint32_t)bits - 4, low = 0x0f0f0f0f, few = high == 2 ? 0x03030303 : 0x01010101;
+    for (uint32_t q = 0; q < WORDS; q++) {
+        uint32_t v = get_word(at + low_at(high, q)) >> q % 2 * 4 & low;
+        if (high) v |= (get_word(at + high_at(high, q)) >> q * high % 8 & few) << 4;
+        put_word(c + q * 4, v);
+    }
 }
 
 // One row's share of a record.
@@ -63,15 +98,9 @@ static void put_block(const struct weight *w, uint8_t *rec, uint32_t lane, const
     for (uint32_t g = 0; g < l->n_m; g++) put_u16(rec + l->m + g * 32, lane, b->m[g]);
     for (uint32_t g = 0; g < l->n_sc; g++) rec[l->sc + g * 16 + lane] = (uint8_t)b->sc[g];
     for (uint32_t g = 0; g < l->n_mn; g++) rec[l->mn + g * 16 + lane] = (uint8_t)b->mn[g];
-    uint8_t *codes = rec + l->codes;
-    for (uint32_t i = 0; i < REF_ACT_BLOCK; i++) {
-        uint32_t at = code_at(l, i, lane), shift = l->nibbles && i & 4 ? 4 : 0;
-        uint8_t code = (uint8_t)(b->q[i] + l->offset);
-        if (!l->nibbles)
-            codes[at] = is_signed(w->type) ? code ^ w->code_xor : code;
-        else
-            codes[at] = (uint8_t)((codes[at] & (0xf0 >> shift)) | code << shift);
-    }
+    uint8_t codes[REF_ACT_BLOCK], flip = is_signed(w->type) ? w->code_xor : 0;
+    for (uint32_t i = 0; i < REF_ACT_BLOCK; i++) codes[i] = (uint8_t)((b->q[i] + l->offset) ^ flip);
+    put_codes(panel_bits(w->type), rec + l->codes + lane * 4, codes);
 }
 
 static void get_block(const struct weight *w, const uint8_t *rec, uint32_t lane, struct ref_block *b) {
@@ -85,15 +114,11 @@ static void get_block(const struct weight *w, const uint8_t *rec, uint32_t lane,
         b->sc[g] = w->type == DT_Q6_K ? (int16_t)(sc >= 128 ? sc - 256 : sc) : sc;
     }
     for (uint32_t g = 0; g < l->n_mn; g++) b->mn[g] = rec[l->mn + g * 16 + lane];
-    const uint8_t *codes = rec + l->codes;
+    uint8_t codes[REF_ACT_BLOCK], flip = is_signed(w->type) ? w->code_xor : 0;
+    get_codes(panel_bits(w->type), rec + l->codes + lane * 4, codes);
     for (uint32_t i = 0; i < REF_ACT_BLOCK; i++) {
-        int code = codes[code_at(l, i, lane)];
-        if (l->nibbles) code = i & 4 ? code >> 4 : code & 15;
-        if (is_signed(w->type)) {
-            code ^= w->code_xor;
-            code = code >= 128 ? code - 256 : code;
-        }
-        b->q[i] = (int16_t)(code - l->offset);
+        int code = codes[i] ^ flip;
+        b->q[i] = (int16_t)(is_signed(w->type) && code >= 128 ? code - 256 : code - l->offset);
     }
 }
 

@@ -3,17 +3,25 @@
 //
 //   block types   a panel is a record per 128 values of K: scales first, then codes. Codes of one byte stand as
 //                 [128/4][16 rows][4]; codes of four bits as [128/8][16 rows][4], the low nibble of a byte being value
-//                 i, the high one value i + 4. Every record is a multiple of 64 bytes.
-//   float types   [k][16 rows], but the four runs of 64 that are summed side by side (NUMERICS 3.3) stand interleaved,
-//   so
-//                 that kernels read memory in one stream: value k is at place panel_float_at(k).
+//                 i, the high one value i + 4. Codes of five and six bits stand in runs of 32 and 16 values: first
+//                 the bits above the low four as [16 rows][4], those of value i lowest in a byte, then those of i + 4,
+//                 i + 8 and so on; then the low four bits like codes of four bits. So kernels read memory in one
+//                 stream. Every record is a multiple of 64 bytes.
+//   float types   [k][16 rows], but the four runs of 64 that are summed side by side (NUMERICS 3.3) stand
+//                 interleaved, for the same reason: value k is at place panel_float_at(k).
 //
 // Rows behind the last one, and values behind K, are zero.
 #pragma once
 #include "compute/backend.h"
 #include "compute/ref/ref.h"
 
-enum { PANEL_ROWS = 16 };
+enum {
+    PANEL_ROWS = 16,
+    PANEL_WORDS_BYTES = PANEL_ROWS * 4,           // four codes of one byte, or eight of four bits, of each row
+    PANEL_RUN5_BYTES = 5 * PANEL_WORDS_BYTES,     // a run of 32 codes of five bits
+    PANEL_RUN6_BYTES = 3 * PANEL_WORDS_BYTES,     // a run of 16 codes of six bits
+    PANEL_WIDE_BYTES = PANEL_ROWS * REF_ACT_BLOCK // codes of a record as bytes
+};
 
 enum { FLOAT_RUNS = 4, FLOAT_GROUP = FLOAT_RUNS * REF_FLOAT_RUN };
 
@@ -41,10 +49,27 @@ struct panel_layout {
     uint16_t codes;  // offset of the codes
     uint16_t bytes;  // of the record
     uint8_t n_d, n_m, n_sc, n_mn;
-    uint8_t nibbles; // codes of four bits
-    int8_t offset;   // stored code - offset = q; 0 for signed bytes
+    int8_t offset; // stored code - offset = q; 0 for signed bytes
 };
 const struct panel_layout *panel_layout(enum dtype t);
+
+// Bits of a stored code.
+static inline int panel_bits(enum dtype t) {
+    switch (t) {
+    case DT_Q4_0:
+    case DT_Q4_1:
+    case DT_Q4_K:
+        return 4;
+    case DT_Q5_0:
+    case DT_Q5_1:
+    case DT_Q5_K:
+        return 5;
+    case DT_Q6_K:
+        return 6;
+    default:
+        return 8;
+    }
+}
 
 uint64_t weight_panel_bytes(enum dtype t, uint32_t k);
 // Bytes of the data of a matrix, with or without panels.
