@@ -132,6 +132,7 @@ static int warm_up(struct course *k, struct err *e) {
     k->phase = &unused;
     int rc = run_prompt(k, 0, e);
     if (!rc) rc = run_decode(k, 1, 1, e);
+    k->phase = NULL;
     forget(k);
     return rc;
 }
