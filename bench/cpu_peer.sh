@@ -71,10 +71,11 @@ batch_loom() {
 }
 batch_peer() {
     local n tps
+    : >"$WORK/peer.err"
     # shellcheck disable=SC2086
     peer llama-batched-bench -m "$1" -t "$THREADS" -c 4096 -npp 16 -ntg 32 -npl 8,32 ${PEER_BATCH_FLAGS:-} >"$WORK/out"
-    for n in 8 32; do # its table: PP, TG, B, N_KV, T_PP, S_PP, T_TG, S_TG, ...
-        tps=$(awk -F'|' -v n=$n '$2 + 0 == 16 && $4 + 0 == n { print $9 + 0 }' "$WORK/out")
+    for n in 8 32; do # its table, on stdout or stderr: PP, TG, B, N_KV, T_PP, S_PP, T_TG, S_TG, ...
+        tps=$(awk -F'|' -v n=$n '$2 + 0 == 16 && $4 + 0 == n { print $9 + 0 }' "$WORK/out" "$WORK/peer.err")
         note "$1" peer decode_$n "$tps"
     done
 }
@@ -138,7 +139,7 @@ done
 
 python3 bench/cpu_peer.py "$RAW" "${FILES[@]}" >"$WORK/lines" || exit 1
 while read -r line; do
-    add cpu_peer.csv "threads,file,peer,measure,pairs,loom,loom_spread_pct,peer_value,peer_spread_pct,ratio" \
-        "$THREADS,${line/,/,$PEER_NAME,}" >/dev/null
+    add cpu_peer.csv "threads,file,peer,measure,pairs,loom,loom_spread_pct,peer_value,peer_spread_pct,ratio,\
+ratio_spread_pct" "$THREADS,${line/,/,$PEER_NAME,}" >/dev/null
 done < <(grep -v '^ ' "$WORK/lines")
 sed -n 's/^ //p' "$WORK/lines"
