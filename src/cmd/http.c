@@ -36,6 +36,13 @@ static CURL *prepare(const char *url, const char *body, struct curl_slist **head
     return c;
 }
 
+// rc is a failure, of a transfer into a buffer that may get so large.
+static int transfer_error(const char *url, CURLcode rc, size_t max_bytes, struct err *e) {
+    if (rc == CURLE_WRITE_ERROR) return err_set(e, ERR_NET, "%s: the answer has more than %zu bytes", url, max_bytes);
+    return err_set(e, ERR_NET, "%s: %s%s", url, curl_easy_strerror(rc),
+                   rc == CURLE_COULDNT_CONNECT ? "; is `loom serve` running there?" : "");
+}
+
 int http_call(const char *url, const char *body, struct buf *out, long *status, struct err *e) {
     struct curl_slist *headers;
     CURL *c = prepare(url, body, &headers);
@@ -47,7 +54,7 @@ int http_call(const char *url, const char *body, struct buf *out, long *status, 
     if (!rc) curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, status);
     curl_easy_cleanup(c);
     curl_slist_free_all(headers);
-    return rc ? err_set(e, ERR_NET, "%s: %s", url, curl_easy_strerror(rc)) : ERR_OK;
+    return rc ? transfer_error(url, rc, out->max_bytes, e) : ERR_OK;
 }
 
 struct events {
@@ -55,18 +62,20 @@ struct events {
     struct buf line; // of the current, incomplete line; the whole body when the status is not 200
     int (*on_data)(void *arg, const char *json, size_t len);
     void *arg;
-    bool stopped;
+    bool stopped; // by on_data
+    bool done;    // "[DONE]" came
 };
 
 static int take_line(struct events *ev) {
-    static const char prefix[] = "data: ";
+    static const char prefix[] = "data:";
     size_t skip = sizeof prefix - 1;
     const char *s = (const char *)ev->line.data;
     size_t n = ev->line.len_bytes;
     if (n && s[n - 1] == '\r') n--;
-    if (n < skip || memcmp(s, prefix, skip)) return 0; // a comment, or the empty line between events
-    if (n == skip + 6 && !memcmp(s + skip, "[DONE]", 6)) return 0;
-    return ev->on_data(ev->arg, s + skip, n - skip);
+    if (ev->done || n < skip || memcmp(s, prefix, skip)) return 0; // a comment, or the empty line between events
+    if (n > skip && s[skip] == ' ') skip++;
+    ev->done = n == skip + 6 && !memcmp(s + skip, "[DONE]", 6);
+    return ev->done ? 0 : ev->on_data(ev->arg, s + skip, n - skip);
 }
 
 static size_t take_bytes(char *data, size_t size, size_t n, void *arg) {
@@ -111,11 +120,17 @@ int http_events(const char *url, const char *body, int (*on_data)(void *arg, con
     CURLcode rc = curl_easy_perform(ev.curl);
     long status = 0;
     curl_easy_getinfo(ev.curl, CURLINFO_RESPONSE_CODE, &status);
+    // The last line may come without its end.
+    if (!rc && status == 200 && take_line(&ev)) ev.stopped = true;
     int out = ERR_OK;
-    if (rc && !ev.stopped)
-        out = err_set(e, ERR_NET, "%s: %s", url, curl_easy_strerror(rc));
-    else if (!ev.stopped && status != 200)
+    if (ev.stopped || (ev.done && status == 200)) // what fails behind the end of the answer takes nothing from it
+        out = ERR_OK;
+    else if (rc)
+        out = transfer_error(url, rc, ev.line.max_bytes, e);
+    else if (status != 200)
         out = server_error(url, status, &ev.line, e);
+    else
+        out = err_set(e, ERR_NET, "%s: the answer broke off: its stream has no end", url);
     curl_easy_cleanup(ev.curl);
     curl_slist_free_all(headers);
     buf_fini(&ev.line);

@@ -7,6 +7,8 @@ int http_url(char *out, size_t out_bytes, const char *base, const char *path, st
 // GET or, with body not NULL, POST of JSON. *status: the HTTP status; out: the body. ERR_NET names the URL.
 int http_call(const char *url, const char *body, struct buf *out, long *status, struct err *e) MUST_CHECK;
 // POST that answers with server-sent events. on_data gets the data of each event as it comes, without "[DONE]", and
-// returns 0 to go on. A status other than 200 is ERR_NET with the server's error message.
+// returns 0 to go on. A status other than 200 is ERR_NET with the server's error message; so is a stream that ends
+// before
+// "[DONE]", unless on_data ended it.
 int http_events(const char *url, const char *body, int (*on_data)(void *arg, const char *json, size_t len), void *arg,
                 struct err *e) MUST_CHECK;
