@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "cmd/http.h"
 #include "cmd/serve.h"
+#include "cmd/visible.h"
 #include "os/clock.h"
 #include "os/file.h"
 
@@ -28,6 +29,7 @@ struct telling {
     pid_t victim; // killed when piece kill_at came; 0: nobody
     uint32_t kill_at;
     uint64_t kill_us;
+    struct visible shown;
     bool ended;
     int rc;
     struct err err;
@@ -64,10 +66,15 @@ static void *tell(void *arg) {
     return NULL;
 }
 
-static void print_piece(const struct telling *t, uint32_t i) {
+static void print_piece(struct telling *t, uint32_t i) {
     size_t from = i ? t->end[i - 1] : 0;
-    fwrite(t->text.data + from, 1, t->end[i] - from, stdout);
-    if (i + 1 == t->kill_at && t->victim) printf(" \033[31m[kill -9 %d]\033[0m ", (int)t->victim);
+    const char *text = (const char *)t->text.data + from;
+    const bool was_killed = i == t->kill_at && i > 0 && t->victim;
+    if (was_killed && text[0] != ' ' && text[0] != '\n') putchar(' ');
+    visible_print(&t->shown, text, t->end[i] - from);
+    if (i + 1 == t->kill_at && t->victim)
+        printf(" %s[kill -9 %d]%s", t->shown.terminal ? "\033[31m" : "", (int)t->victim,
+               t->shown.terminal ? "\033[0m" : "");
     fflush(stdout);
 }
 
@@ -77,6 +84,7 @@ static int run_telling(struct telling *t, bool show, struct err *e) {
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->changed, NULL);
     buf_init(&t->text, 1 << 20);
+    visible_stdout(&t->shown);
     if (pthread_create(&thread, NULL, tell, t)) return err_set(e, ERR_NOMEM, "no room for a thread");
     uint32_t shown = 0;
     pthread_mutex_lock(&t->lock);
@@ -91,6 +99,7 @@ static int run_telling(struct telling *t, bool show, struct err *e) {
     }
     pthread_mutex_unlock(&t->lock);
     pthread_join(thread, NULL);
+    visible_end(&t->shown);
     if (show) printf("\n\n");
     if (t->rc) *e = t->err;
     return t->rc;
@@ -236,7 +245,8 @@ static int report(const struct telling *calm, const struct telling *hurt, const 
     rc = show_route(url, name, sizeof name, &moves_now, e);
     if (rc) return rc;
     measure(hurt, &gap_ms, &median_ms);
-    printf("\nsame bytes as undisturbed: %s\n", same ? "yes" : "no");
+    if (flags_chinese()) printf("\n与未受干扰的回答逐字节相同：%s", same ? "是" : "否");
+    printf("\nsame bytes as undisturbed: %s\n", same ? "yes" : "no"); // for programs, so in one language
     if (!same) return err_set(e, ERR_FORMAT, "the answer changed when a node was killed");
     printf(flags_text("gap: %.0f ms (between tokens before the kill: %.1f ms; %u pieces after it)\n",
                       "间隔：%.0f 毫秒（被杀前两个 token 之间：%.1f 毫秒；其后还有 %u 段）\n"),
@@ -244,7 +254,7 @@ static int report(const struct telling *calm, const struct telling *hurt, const 
     return ERR_OK;
 }
 
-// One question: the undisturbed answer unseen, then the same with a kill after kill_at pieces.
+// One question: the undisturbed answer unseen, then the same with a kill after kill_at pieces, or in its middle.
 static int tell_twice(struct serve *s, const char *question, const char *body, uint32_t kill_at, struct err *e) {
     char url[300], full[340], middle[64];
     uint32_t moves;
@@ -263,6 +273,7 @@ static int tell_twice(struct serve *s, const char *question, const char *body, u
         *hurt = (struct telling){.url = full, .body = body, .victim = pid_of(s, middle), .kill_at = kill_at};
         printf("\n> %s\n\n", question);
         rc = run_telling(calm, false, e); // what it should be
+        if (hurt->kill_at > calm->n / 2) hurt->kill_at = calm->n / 2 ? calm->n / 2 : 1;
         if (!rc) rc = run_telling(hurt, true, e);
         if (!rc) rc = report(calm, hurt, url, moves, e);
         buf_fini(&calm->text);
@@ -355,7 +366,7 @@ static int run(const struct command *c, int argc, char **argv) {
     int rc = flags_parse(c, tables, argc, argv, NULL, 0, &n_rest, &e);
     if (!rc && !model) rc = err_set(&e, ERR_NOT_FOUND, "--model: the bundled models/loom-demo was not found");
     if (rc) return flags_fail(c, &e);
-    if (!question) question = flags_text("Tell me a story about a dog named Gus.", "讲一个关于李雷和小狗的故事。");
+    if (!question) question = flags_text("Tell me a story about a dog named Gus.", "从1数到60");
     log_setup(s.flags.compute.verbose, true);
     if (!mkdtemp(state)) return flags_fail(c, &(struct err){ERR_IO, "no folder could be made in /tmp"});
     s.flags.state = state;
