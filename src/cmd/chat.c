@@ -152,7 +152,12 @@ static int converse(struct chat *c) {
     bool tty = isatty(STDIN_FILENO), all = true;
     char *line = NULL;
     size_t cap = 0;
-    if (tty) printf("%s (%s)\n", c->model, flags_text("Ctrl-D ends, /new forgets", "Ctrl-D 结束，/new 清空对话"));
+    if (tty) {
+        visible_stdout(&c->shown);
+        visible_print(&c->shown, c->model, strlen(c->model));
+        visible_end(&c->shown);
+        printf(" (%s)\n", flags_text("Ctrl-D ends, /new forgets", "Ctrl-D 结束，/new 清空对话"));
+    }
     for (;;) {
         if (tty) printf("\n> ");
         if (fflush(stdout)) break;

@@ -84,6 +84,7 @@ ok "ends well" equal 0 $?
 ok "one answer that broke off breaks no other" equal 1 "$(grep -c 'the answer broke off' "$WORK/out")"
 ok "whose questions stay" equal "2 good,fine,3 good" "$(last '",".join(m["content"] for m in d)')"
 printf 'escape\n' | terminal
+ok "nor can a model's name colour it" grep -qF 'any^[[31m (' "$WORK/out"
 ok "an answer cannot write to the clipboard" grep -qF 'a^[]52;c;aGk=^Gb' "$WORK/out"
 printf 'think\n' | terminal
 ok "what is thought is dim" grep -qF $'\e[2mhm\e[0m' "$WORK/out"

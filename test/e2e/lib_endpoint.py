@@ -41,7 +41,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         huge = self.path.startswith("/huge/")
         try:
-            self.answer(b" " * (2 << 20) if huge else b'{"data": [{"id": "any"}]}')
+            self.answer(b" " * (2 << 20) if huge else b'{"data": [{"id": "any\\u001b[31m"}]}')
         except (BrokenPipeError, ConnectionResetError):
             pass
 
