@@ -10,6 +10,7 @@
 #include "cmd/cmd.h"
 #include "os/clock.h"
 #include "pull/choice.h"
+#include "pull/page.h"
 #include "pull/pull.h"
 
 // What is shown on stderr, and the signals that end it.
@@ -105,11 +106,15 @@ static const char *environment(const char *name) {
     return v && v[0] ? v : NULL;
 }
 
-// Which hub: as --from says; else ModelScope, where only its endpoint is set.
-static int choose_hub(const char *from, struct pull_config *c, struct err *e) {
+// Which hub: as --from says, or the page that was given; else ModelScope, where only its endpoint is set.
+static int choose_hub(const char *from, const struct page *page, struct pull_config *c, struct err *e) {
     const char *hf = environment("HF_ENDPOINT"), *ms = environment("MODELSCOPE_ENDPOINT");
     if (from && strcmp(from, "huggingface") != 0 && strcmp(from, "modelscope") != 0)
         return err_set(e, ERR_USAGE, "--from: '%s' is neither huggingface nor modelscope", from);
+    const char *page_hub = page->hub == PULL_MODELSCOPE ? "modelscope" : "huggingface";
+    if (page->model[0] && from && strcmp(from, page_hub) != 0)
+        return err_set(e, ERR_USAGE, "--from: %s, but the page is at %s", from, page_hub);
+    if (page->model[0]) from = page_hub;
     bool modelscope = from ? !strcmp(from, "modelscope") : ms && !hf;
     c->hub = modelscope ? PULL_MODELSCOPE : PULL_HUGGINGFACE;
     if (modelscope) {
@@ -137,6 +142,17 @@ static int take_argument(const char *text, char repo[512], char out[512], struct
     return c->out[0] ? ERR_OK : err_set(e, ERR_USAGE, "--out: the name of a folder is missing");
 }
 
+// A page's address instead of REPO[:FILE]: *what becomes the model there.
+static int take_page(const char **what, struct page *page, struct pull_config *c, struct err *e) {
+    *page = (struct page){0};
+    if (!page_is_one(*what)) return ERR_OK;
+    int rc = page_parse(*what, page, e);
+    if (rc) return rc;
+    *what = page->model;
+    if (page->revision[0] && !c->revision) c->revision = page->revision;
+    return ERR_OK;
+}
+
 static int pull(struct show *s, struct pull_config *c, struct err *e) {
     struct pull_result r;
     sigemptyset(&s->signals);
@@ -161,6 +177,7 @@ static int run(const struct command *c, int argc, char **argv) {
         .connections = 4, .retries = 10, .progress = progress, .note = note, .stop = stop, .arg = &s};
     const char *what, *from = NULL;
     char repo[512], out[512];
+    struct page page;
     const struct flag own[] = {
         {"--from", FLAG_STRING, &from, 0, 0, "HUB", "huggingface (default) or modelscope",
          "huggingface（默认）或 modelscope"},
@@ -179,8 +196,10 @@ static int run(const struct command *c, int argc, char **argv) {
     struct err e;
     int rc = flags_parse(c, tables, argc, argv, &what, 1, &n_rest, &e);
     if (!rc && n_rest != 1) rc = err_set(&e, ERR_USAGE, "REPO is missing, such as Qwen/Qwen3-8B");
-    if (!rc) rc = choose_hub(from, &p, &e);
+    if (!rc) rc = take_page(&what, &page, &p, &e);
+    if (!rc) rc = choose_hub(from, &page, &p, &e);
     if (!rc) rc = take_argument(what, repo, out, &p, &e);
+    if (!rc && page.file[0]) p.file = page.file;
     if (!rc) rc = pull(&s, &p, &e);
     return rc ? flags_fail(c, &e) : EXIT_FINE;
 }

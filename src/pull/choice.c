@@ -103,6 +103,10 @@ static int not_found(const struct listing *l, const struct quant_models *m, cons
         list_models(l, m, NULL, list);
         return err_set(e, ERR_NOT_FOUND, "%.90s: has no '%.60s'; it has %s", repo, file, list);
     }
+    if (quant_is_type(file))
+        return err_set(e, ERR_NOT_FOUND,
+                       "%.90s: has no GGUF files, and so no '%.60s'; without ':%.60s' its safetensors are fetched",
+                       repo, file, file);
     for (uint32_t i = 0; i < l->n; i++) {
         uint32_t d = distance(file, l->files[i].path), at = n;
         while (at && d < far[at - 1]) at--;

@@ -169,7 +169,10 @@ static int pin_revision(struct hub *h, struct buf *b, struct err *e) {
     if (rc) return rc;
     listing_string((const char *)b->data, b->len_bytes, "sha", sha, sizeof sha);
     size_t n = strlen(sha);
-    if ((n == 40 || n == 64) && strspn(sha, "0123456789abcdef") == n) memcpy(h->revision, sha, n + 1);
+    if ((n != 40 && n != 64) || strspn(sha, "0123456789abcdef") != n)
+        return err_set(e, ERR_FORMAT, "the hub does not say which commit '%.100s' is (its sha is no commit's)",
+                       h->revision);
+    memcpy(h->revision, sha, n + 1);
     return ERR_OK;
 }
 

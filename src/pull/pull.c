@@ -7,12 +7,19 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { LOCK_POLL_MS = 200 };
 
+// The file is the one that the path leads to: a pull that failed may have removed it while this one waited.
+static bool is_still_there(int fd, const char *path) {
+    struct stat a, b;
+    return !fstat(fd, &a) && !stat(path, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
 // One pull works in a folder at a time; the others wait for it. *fd holds the lock until it is closed.
-static int take_lock(const struct pull_config *c, const char *own, int *fd, struct err *e) {
+static int wait_for_lock(const struct pull_config *c, const char *own, int *fd, struct err *e) {
     char path[LIMIT_PATH];
     bool told = false;
     int rc = file_mkdir_all(own, 0755, e);
@@ -35,6 +42,25 @@ static int take_lock(const struct pull_config *c, const char *own, int *fd, stru
         *fd = -1;
     }
     return rc;
+}
+
+static int take_lock(const struct pull_config *c, const char *own, int *fd, struct err *e) {
+    char path[LIMIT_PATH];
+    int rc = file_join(path, sizeof path, own, "lock", e);
+    for (bool held = false; !rc && !held;) {
+        rc = wait_for_lock(c, own, fd, e);
+        held = !rc && is_still_there(*fd, path);
+        if (!rc && !held) close(*fd);
+    }
+    return rc;
+}
+
+// After a failure: no folder stays that holds nothing. The lock is still held.
+static void drop_empty(const struct pull_config *c, const char *own, bool had_folder) {
+    char path[LIMIT_PATH];
+    if (file_join(path, sizeof path, own, "lock", NULL)) return;
+    unlink(path);
+    if (!rmdir(own) && !had_folder) rmdir(c->out);
 }
 
 static int fetch_locked(const struct hub *h, const struct listing *l, const struct choice *choice, const char *own,
@@ -66,6 +92,7 @@ int pull_run(const struct pull_config *c, struct pull_result *r, struct err *e) 
         rc = err_set(e, ERR_USAGE, "%.400s: stands there and is no folder; --out names another", c->out);
     if (!rc) rc = hub_list(&h, &l, e);
     if (!rc) rc = choice_make(&l, c->repo, c->file, &choice, e);
+    const bool had_folder = file_exists(c->out);
     if (!rc) rc = file_join(own, sizeof own, c->out, ".loom-pull", e);
     if (!rc) rc = take_lock(c, own, &fd, e);
     if (!rc) rc = fetch_locked(&h, &l, &choice, own, r, e);
@@ -73,6 +100,7 @@ int pull_run(const struct pull_config *c, struct pull_result *r, struct err *e) 
         rc = file_join(r->path, sizeof r->path, c->out, choice.opened, e);
     else if (!rc)
         snprintf(r->path, sizeof r->path, "%.4000s", c->out);
+    if (rc && fd >= 0) drop_empty(c, own, had_folder);
     if (fd >= 0) close(fd); // and with it the lock
     choice_fini(&choice);
     listing_fini(&l);

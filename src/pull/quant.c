@@ -53,6 +53,11 @@ static size_t type_len(const char *s, size_t len) {
     return at + 2 == n || s[at + 2] == '_' ? n : 0;
 }
 
+bool quant_is_type(const char *s) {
+    if (!strncasecmp(s, "UD-", 3)) s += 3;
+    return s[0] && type_len(s, strlen(s)) == strlen(s);
+}
+
 // The last type that the name holds, with a "UD-" in front of it.
 static bool find_label(const char *name, size_t len, char out[QUANT_LABEL_BYTES]) {
     size_t begin = 0, n = 0;

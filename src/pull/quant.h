@@ -9,6 +9,8 @@ enum { QUANT_LABEL_BYTES = 48 };
 // of the folder, if that is one, else the name of the file without shard and suffix.
 void quant_label(const char *path, char out[QUANT_LABEL_BYTES]);
 
+bool quant_is_type(const char *s); // "Q4_K_M", in capitals or not, rather than a file's name
+
 // One model as one or several GGUF files.
 struct quant_model {
     char label[QUANT_LABEL_BYTES];

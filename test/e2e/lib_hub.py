@@ -34,6 +34,7 @@ DEFAULTS = {
     "hidden": "",  # is listed, but cannot be had
     "held": "",  # comes in chunks, and the last one, which has no bytes, does not come
     "leads_to": "",  # where files are redirected to
+    "sha": None,  # instead of the commit's
     "paths": [],  # listed as well
 }
 control = dict(DEFAULTS)
@@ -152,7 +153,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if revision not in ("main", commit(repo)):
             return self.answer(404, X_Error_Code="RevisionNotFound")
         if what == "revision":
-            return self.answer(200, {"id": repo, "sha": commit(repo)})
+            return self.answer(200, {"id": repo, "sha": control["sha"] or commit(repo)})
         entries = [{"type": "directory", "path": "sub", "size": 0, "oid": "0" * 40}]
         for path, (size, large, digest) in sorted(list_files(repo).items()):
             entry = {"type": "file", "path": path, "size": size}

@@ -30,7 +30,7 @@ export HF_ENDPOINT="http://127.0.0.1:$HUB"
 behave() { # JSON: from here on, and nothing else
     local defaults='{"page":1000,"rate":0,"drops":0,"fails":0,"fails_api":0,"gated":false,"no_ranges":false,"loop":false,
         "no_hashes":false,"wrong_sha":"","wrong_size":"","more":"","corrupt":"","other_total":"","hidden":"","paths":[],
-        "held":"","leads_to":"","retry_after":"","by":7}'
+        "held":"","sha":null,"leads_to":"","retry_after":"","by":7}'
     curl -sf -m 10 --noproxy '*' -d "$defaults" "$HF_ENDPOINT/control" >"$WORK/null" &&
         curl -sf -m 10 --noproxy '*' -d "${1:-{\}}" "$HF_ENDPOINT/control" >"$WORK/null"
     : >"$LOG"
@@ -248,8 +248,29 @@ for path in ../evil /etc/evil 'a\\b' 'a//b' 'x/../../evil' '.loom-pull/lock' 'a\
 done
 ok "and nothing was made" test ! -e "$WORK/never"
 
+for sha in '"main"' '["a"]' '"ABCDEFABCDEFABCDEFABCDEFABCDEFABCDEFABCD"'; do
+    behave "{\"sha\": $sha}"
+    ok "a commit that is none: $sha" fails 1 "which commit" loom/loom-demo --out "$WORK/never"
+done
+ok "nothing was made of it" test ! -e "$WORK/never"
+behave '{"hidden": "config.json"}'
+ok "the only file cannot be had" fails 1 "404" loom/loom-demo:config.json --out "$WORK/never"
+ok "no empty folder stays" test ! -e "$WORK/never"
+mkdir "$WORK/mine"
+ok "in a folder that was there" fails 1 "404" loom/loom-demo:config.json --out "$WORK/mine"
+ok "nothing of ours stays" equal "" "$(ls -A "$WORK/mine")"
+
 say "names of files"
 behave
+ok "a page's address" pull "https://huggingface.co/loom/odd/tree/main" --out "$WORK/page"
+ok "is the model" test -f "$WORK/page/model.safetensors"
+ok "a file's address" pull "https://huggingface.co/loom/loom-demo/blob/main/config.json" --out "$WORK/page_file"
+ok "is that file" equal config.json "$(ls "$WORK/page_file")"
+ok "a page elsewhere" fails 2 "OWNER/NAME" https://example.com/loom/odd --out "$OUT"
+ok "a page of the other hub" fails 2 "--from" https://huggingface.co/loom/odd --from modelscope --out "$OUT"
+MODELSCOPE_ENDPOINT=$HF_ENDPOINT ok "a page of ModelScope" pull https://modelscope.cn/models/loom/odd --out "$WORK/page_ms"
+ok "is the model, too" test -f "$WORK/page_ms/model.safetensors"
+ok "a type of a folder" fails 1 "without ':Q4_K_M'" loom/loom-demo:Q4_K_M --out "$OUT"
 ok "several types, none named" fails 2 "Q4_K_M 150.0 KB" loom/tiny-GGUF --out "$OUT"
 ok "shards count together" says "Q8_0 300.0 KB"
 ok "a projector is no model" sh -c "! grep -q F16 '$WORK/pull.err'"
@@ -303,7 +324,7 @@ ok "--from" fails 2 "--from" loom/odd --from elsewhere
 ok "one connection" pull loom/loom-demo --out "$WORK/one" --connections 1
 ok "every byte" same_demo "$WORK/one"
 behave '{"wrong_size": "config.json", "by": 500000000000000}'
-ok "more than the disk has" fails 1 "GB free" loom/loom-demo --out "$WORK/full"
+ok "more than the disk has" fails 1 "B free, and" loom/loom-demo --out "$WORK/full"
 ok "is not begun" test ! -e "$WORK/full/tokenizer.json"
 # Room for one large file, which looks right by its size, and not for a second one beside it.
 if unshare -rm true 2>"$WORK/null"; then
@@ -315,6 +336,6 @@ if unshare -rm true 2>"$WORK/null"; then
             >"$WORK/pull.out" 2>"$WORK/pull.err"
     }
     ok "a file that must be replaced" equal 1 "$(code_of pull_tight)"
-    ok "needs room, too" says "GB free"
+    ok "needs room, too" says "B free, and"
 fi
 finish

@@ -113,6 +113,13 @@ static const char *const quants[] = {"a-Q4_K_M.gguf",
                                      "README.md",
                                      NULL};
 
+static void a_type_of_a_folder(void **state) {
+    (void)state;
+    fails(folder, "Q4_K_M", ERR_NOT_FOUND, "has no GGUF files, and so no 'Q4_K_M'");
+    fails(folder, "ud-q3_k_xl", ERR_NOT_FOUND, "has no GGUF files");
+    fails(folder, "confg.json", ERR_NOT_FOUND, "near it: config.json");
+}
+
 static void chooses_what_is_needed(void **state) {
     (void)state;
     check(folder, NULL,
@@ -177,8 +184,11 @@ static void sizes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(labels), cmocka_unit_test(chooses_what_is_needed),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_type_of_a_folder),
+                                       cmocka_unit_test(labels),
+                                       cmocka_unit_test(chooses_what_is_needed),
                                        cmocka_unit_test(chooses_by_name),
-                                       cmocka_unit_test(many_choices_fit_into_the_error), cmocka_unit_test(sizes)};
+                                       cmocka_unit_test(many_choices_fit_into_the_error),
+                                       cmocka_unit_test(sizes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
