@@ -32,8 +32,8 @@ static void print_holder(const json_t *root, const json_t *s, const json_t *hold
     printf("  %-16s %-22s %3lld-%-3lld %9.1f %9.1f %7.0f %9.0f %7.2f %7.1f %s%s%s\n", name,
            n ? json_string_value(json_object_get(n, "address")) : "-",
            (long long)json_integer_value(json_array_get(layers, 0)),
-           (long long)json_integer_value(json_array_get(layers, 1)) - 1, number(s, "weight_bytes") / 1e6,
-           number(s, "kv_bytes") / 1e6,
+           (long long)json_integer_value(json_array_get(layers, 1)) - 1, number(s, "weight_bytes") / 0x1p20,
+           number(s, "kv_bytes") / 0x1p20,
            n ? number(n, "blocks_used") : number(json_object_get(root, "local"), "blocks_used"),
            n ? number(n, "steps") : number(json_object_get(root, "local"), "steps"), n ? number(n, "rtt_ms") : 0.0,
            number(holder, "lag_ms"), role_text(json_string_value(json_object_get(holder, "role"))),
@@ -67,7 +67,7 @@ static void print_text(const json_t *root) {
                       "接替 %.0f 次，怀疑 %.0f 次，其中误报 %.0f 次，让出节点 %.0f，等待的步 %.0f\n"),
            number(root, "promotions"), number(root, "suspicions"), number(root, "false_alarms"),
            number(root, "drained"), number(root, "waited"));
-    printf("  %-16s %-22s %-7s %9s %9s %7s %9s %7s %7s %s\n", "node", "address", "layers", "MB", "KV MB", "blocks",
+    printf("  %-16s %-22s %-7s %9s %9s %7s %9s %7s %7s %s\n", "node", "address", "layers", "MiB", "KV MiB", "blocks",
            "steps", "rtt ms", "lag ms", flags_text("role", "角色"));
     json_array_foreach(json_object_get(root, "stages"), i, s) print_stage(root, s);
     json_array_foreach(json_object_get(root, "left_out"), i, s) {

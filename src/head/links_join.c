@@ -2,6 +2,7 @@
 #include "head/links_int.h"
 
 #include "base/log.h"
+#include "base/size.h"
 #include "net/token.h"
 #include "os/clock.h"
 
@@ -130,7 +131,8 @@ void links_join(struct peer *p, const struct link_frame *f) {
     link_settle(p->link);
     link_set_limits(p->link, LINKS_NODE_CONTROL, 0, LINKS_QUEUE_BYTES);
     send_welcome(p);
-    LOG_I("links", "node %lu joined: %s at %s, %s, %lu MB", p->id, m.name, p->info.address, m.isa,
-          m.memory_bytes >> 20);
+    char memory[SIZE_TEXT_BYTES];
+    LOG_I("links", "node %lu joined: %s at %s, %s, %s", p->id, m.name, p->info.address, m.isa,
+          size_text(m.memory_bytes, memory));
     k->handlers.joined(k->handlers.arg, p->id, m.memory_bytes);
 }

@@ -1,6 +1,7 @@
 #include "node/cache.h"
 
 #include "base/log.h"
+#include "base/size.h"
 #include "os/cpu.h"
 #include "os/random.h"
 
@@ -282,8 +283,10 @@ int cache_find(struct cache *c, const char *name, const struct control_tensor *t
 static int go_to_memory(struct cache *c, struct cache_put *p, uint64_t want_bytes, int why, struct err *e) {
     if (!c->warned) LOG_W("weights", "%s: %s: weights are kept in memory while loading", c->dir, strerror(why));
     c->warned = true;
+    char want[SIZE_TEXT_BYTES];
     if (want_bytes > cpu_memory_available_bytes() / 2)
-        return err_set(e, ERR_IO, "%s: %s, and no memory for %lu MB instead", c->dir, strerror(why), want_bytes >> 20);
+        return err_set(e, ERR_IO, "%s: %s, and no memory for %s instead", c->dir, strerror(why),
+                       size_text(want_bytes, want));
     int fd = memfd_create("loom-weights", MFD_CLOEXEC);
     if (fd < 0) return err_set(e, ERR_IO, "%s: %s, and no memory instead: %s", c->dir, strerror(why), strerror(errno));
     for (uint64_t at = 0; at < p->bytes;) {

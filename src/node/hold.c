@@ -1,5 +1,6 @@
 #include "node/hold.h"
 
+#include "base/size.h"
 #include "node/compute.h"
 
 #include <stdlib.h>
@@ -121,10 +122,12 @@ static int check_memory(struct hold_list *l, const struct hold_key *k, const str
         if (room_will_come(l)) return err_set(e, ERR_UNAVAILABLE, "memory is being given back");
     }
     uint64_t held = hold_bytes(l);
-    return err_set(e, ERR_LIMIT,
-                   "layers [%u, %u) need %lu MB (weights %lu, KV %lu, scratch %lu), this node may use %lu MB%s", k->a,
-                   k->b, *bytes >> 20, s.weights_bytes >> 20, s.kv_bytes >> 20, s.scratch_bytes >> 20,
-                   l->max_bytes >> 20, *bytes <= l->max_bytes && held ? " and holds other layers" : "");
+    char need[SIZE_TEXT_BYTES], weights[SIZE_TEXT_BYTES], kv[SIZE_TEXT_BYTES], scratch[SIZE_TEXT_BYTES];
+    char most[SIZE_TEXT_BYTES];
+    return err_set(e, ERR_LIMIT, "layers [%u, %u) need %s (weights %s, KV %s, scratch %s), this node may use %s%s",
+                   k->a, k->b, size_text_up(*bytes, need), size_text(s.weights_bytes, weights),
+                   size_text(s.kv_bytes, kv), size_text(s.scratch_bytes, scratch), size_text(l->max_bytes, most),
+                   *bytes <= l->max_bytes && held ? " and holds other layers" : "");
 }
 
 static int add(struct hold_list *l, const struct hold_key *k, const struct node_model *m, struct holding **out,

@@ -3,6 +3,7 @@
 #include "node/compute.h"
 
 #include "base/log.h"
+#include "base/size.h"
 #include "os/clock.h"
 
 #include <stdlib.h>
@@ -221,7 +222,8 @@ int loader_run(struct compute *c, struct holding *h, struct err *e) {
     free(list.info);
     strmap_fini(&list.seen);
     if (rc) return rc;
-    LOG_I("node", "layers [%u, %u) are loaded: %lu MB in %lu ms", h->key.a, h->key.b, h->memory_bytes >> 20,
+    char bytes[SIZE_TEXT_BYTES];
+    LOG_I("node", "layers [%u, %u) are loaded: %s in %lu ms", h->key.a, h->key.b, size_text(h->memory_bytes, bytes),
           clock_now_ms() - start_ms);
     return ERR_OK;
 }

@@ -1,5 +1,6 @@
 #include "plan/plan.h"
 
+#include "base/size.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -113,20 +114,21 @@ static bool cut_at_fill(const struct cutter *c, const uint32_t *pick, uint32_t k
 
 static void explain_left_out(const struct cutter *c, uint32_t i, uint32_t base_blocks, const struct plan *p,
                              const struct plan_wish *w, char *why, size_t why_bytes) {
-    double gb = 1e-9 * (double)c->nodes[i].memory_bytes;
+    char has[SIZE_TEXT_BYTES], needs[SIZE_TEXT_BYTES];
+    size_text(c->nodes[i].memory_bytes, has);
     uint64_t least = UINT64_MAX;
     for (uint32_t a = 0; a < c->m->n_layers; a++) {
         uint64_t bytes = c->sum[a + 1] - c->sum[a] + c->m->scratch_bytes + base_blocks * c->m->kv_block_bytes;
         if (bytes < least) least = bytes;
     }
     if (c->nodes[i].memory_bytes < least)
-        snprintf(why, why_bytes, "%.2f GB free, one layer with KV for %u tokens needs %.2f GB", gb, w->context,
-                 1e-9 * (double)least);
+        snprintf(why, why_bytes, "%s free, one layer with KV for %u tokens needs %s", has, w->context,
+                 size_text_up(least, needs));
     else if (p->n_stages == c->m->n_layers || p->n_stages == w->max_stages)
-        snprintf(why, why_bytes, "%.2f GB free, not needed: the route has %u stages, no more are %s", gb, p->n_stages,
-                 p->n_stages == w->max_stages ? "wished" : "possible");
+        snprintf(why, why_bytes, "%s free, not needed: the route has %u stage%s, no more are %s", has, p->n_stages,
+                 p->n_stages == 1 ? "" : "s", p->n_stages == w->max_stages ? "wished" : "possible");
     else
-        snprintf(why, why_bytes, "%.2f GB free: with it the route would have fewer than %u KV blocks", gb, p->n_blocks);
+        snprintf(why, why_bytes, "%s free: with it the route would have fewer than %u KV blocks", has, p->n_blocks);
 }
 
 // The nodes of the plan: as many as can be used with n_blocks, max_k at most.
@@ -200,12 +202,14 @@ static int refuse(struct cutter *c, uint32_t max_k, uint32_t base_blocks, const 
             low = nodes[n].memory_bytes + 1;
     }
     c->nodes = NULL; // those were ours
-    return err_set(
-        e, ERR_LIMIT,
-        "the model does not fit: weights and KV for %u tokens need %.2f GB, %u nodes offer %.2f GB%s; a further "
-        "node of %.2f GB%s would make it fit",
-        w->context, 1e-9 * (double)need, n, 1e-9 * (double)have,
-        have >= need ? " that no cut between layers fills" : "", 1e-9 * (double)low + 0.005, shorter);
+    char need_text[SIZE_TEXT_BYTES], have_text[SIZE_TEXT_BYTES], more[SIZE_TEXT_BYTES];
+    return err_set(e, ERR_LIMIT,
+                   "the model does not fit: weights and KV for %u tokens need %s of memory, %u node%s %s%s; a further "
+                   "node of %s%s "
+                   "would make it fit",
+                   w->context, size_text_up(need, need_text), n, n == 1 ? " offers" : "s offer",
+                   size_text(have, have_text), have >= need ? " that no cut between layers fills" : "",
+                   size_text_up(low, more), shorter);
 }
 
 static int check_input(uint32_t n_nodes, const struct plan_model *m, const struct plan_wish *w, struct err *e) {

@@ -1,6 +1,7 @@
 #include "pull/disk.h"
 
 #include "os/file.h"
+#include "pull/choice.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -38,8 +39,10 @@ int disk_check_room(const char *folder, uint64_t need_bytes, struct err *e) {
     if (statvfs(folder, &v)) return fail(e, folder, "statvfs");
     uint64_t free_bytes = (uint64_t)v.f_bavail * v.f_frsize;
     if (need_bytes <= free_bytes) return ERR_OK;
-    return err_set(e, ERR_LIMIT, "%.300s: the disk has %.1f GB free, and %.1f GB are needed", folder,
-                   (double)free_bytes / 1e9, (double)need_bytes / 1e9);
+    char has[24], needs[24];
+    choice_size_text(free_bytes, has, sizeof has);
+    choice_size_text(need_bytes, needs, sizeof needs);
+    return err_set(e, ERR_LIMIT, "%.300s: the disk has %s free, and %s are needed", folder, has, needs);
 }
 
 int disk_open_part(const char *path, uint64_t size_bytes, int *fd, struct err *e) {

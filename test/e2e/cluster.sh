@@ -174,7 +174,7 @@ ok "it joins" within 30 nodes_are 3
 left_out() { status_is 'len(d["left_out"])' 1; }
 end folder
 ok "it is left out of the next route" within 30 left_out
-ok "with the reason in numbers" sh -c "'$LOOM' status --url '$URL' | grep -q 'tiny.*GB'"
+ok "with the reason in numbers" sh -c "'$LOOM' status --url '$URL' | grep -q 'tiny.*[MG]iB free'"
 for name in tiny two head; do end "$name"; done
 nobody() { [ -z "$(tagged)" ]; }
 ok "no process is left" within 10 nobody

@@ -473,7 +473,7 @@ static void test_memory_bound_is_kept(void **state) {
     }
     load(&w, 1, 1);
     run_until(&w, has_failed);
-    assert_non_null(strstr(w.failed, "this node may use 1 MB"));
+    assert_non_null(strstr(w.failed, "this node may use 1.0 MiB"));
     assert_int_equal(count_cached(0), 0); // refused before anything was fetched
     node_down(w.pid[0], SIGTERM);
     head_down(&w);

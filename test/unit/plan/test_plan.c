@@ -61,7 +61,7 @@ static void test_small_node_is_left_out_with_numbers(void **state) {
     assert_int_equal(plan_make(nodes, 3, &m, &w, &p, NULL), ERR_OK);
     assert_int_equal(p.n_left_out, 1);
     assert_int_equal(p.left_out[0].node, 2);
-    assert_string_equal(p.left_out[0].why, "0.30 GB free, one layer with KV for 6400 tokens needs 0.65 GB");
+    assert_string_equal(p.left_out[0].why, "286.1 MiB free, one layer with KV for 6400 tokens needs 619.9 MiB");
 }
 
 static void test_refusal_says_what_would_fit(void **state) {
@@ -73,12 +73,13 @@ static void test_refusal_says_what_would_fit(void **state) {
     struct err e;
     assert_int_equal(plan_make(nodes, 2, &m, &w, &p, &e), ERR_LIMIT);
     const char *at = strstr(e.text, "a further node of ");
-    double gb = 0;
     assert_non_null(at);
-    gb = strtod(at + strlen("a further node of "), NULL);
-    nodes[2] = (struct plan_node){3, (uint64_t)(gb * 1e9)};
+    char *unit;
+    const double n = strtod(at + strlen("a further node of "), &unit);
+    const double unit_bytes = strncmp(unit, " GiB", 4) == 0 ? 0x1p30 : 0x1p20;
+    nodes[2] = (struct plan_node){3, (uint64_t)(n * unit_bytes)};
     assert_int_equal(plan_make(nodes, 3, &m, &w, &p, &e), ERR_OK);
-    nodes[2].memory_bytes = (uint64_t)((gb - 0.02) * 1e9);
+    nodes[2].memory_bytes = (uint64_t)((n - 0.101) * unit_bytes);
     assert_int_equal(plan_make(nodes, 3, &m, &w, &p, &e), ERR_LIMIT);
 
     struct plan_node large[2] = {{1, 36 * GB / 10}, {2, 36 * GB / 10}};
