@@ -109,9 +109,22 @@ static int check_layers(const struct opened_model *m, struct err *e) {
     return ERR_OK;
 }
 
+// "Qwen/Qwen3-4B": as hubs call their models.
+static bool is_hub_name(const char *path) {
+    const char *slash = strchr(path, '/');
+    const size_t len = strlen(path);
+    return slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && path[0] != '~' &&
+           slash[1] != '.' && !(len > 5 && strcmp(path + len - 5, ".gguf") == 0);
+}
+
+static int not_there(const char *path, struct err *e) {
+    return err_set(e, ERR_NOT_FOUND, "%s: no such model file or folder%s", path,
+                   is_hub_name(path) ? "; `loom pull` with this name fetches one" : "");
+}
+
 int open_model(const char *path, struct opened_model *m, struct err *e) {
     *m = (struct opened_model){0};
-    if (!file_exists(path)) return err_set(e, ERR_NOT_FOUND, "%s: no such model file or folder", path);
+    if (!file_exists(path)) return not_there(path, e);
     const bool is_file = !file_is_dir(path);
     m->path = strdup(path);
     m->name = last_part(path, is_file);

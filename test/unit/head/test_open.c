@@ -42,6 +42,22 @@ static void folders_without_config(void **state) {
     assert_int_equal(rmdir(folder), 0);
 }
 
+// A hub's name for a model: what fetches it is named.
+static void hub_names(void **state) {
+    (void)state;
+    static const struct {
+        const char *path;
+        bool pull;
+    } cases[] = {{"Qwen/Qwen3-4B", true}, {"nowhere", false},       {"./a/b", false}, {"/a/b", false},
+                 {"../Qwen3-4B", false},  {"models/a.gguf", false}, {"a/b/c", false}, {"a/", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct opened_model m;
+        struct err e;
+        assert_int_equal(open_model(cases[i].path, &m, &e), ERR_NOT_FOUND);
+        if (!strstr(e.text, "loom pull") == cases[i].pull) fail_msg("%s", e.text);
+    }
+}
+
 // How clients call a model: the folder, or the file without its ending and the number of a split.
 static void names(void **state) {
     (void)state;
@@ -53,6 +69,7 @@ static void names(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_without_config), cmocka_unit_test(names)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_without_config), cmocka_unit_test(hub_names),
+                                       cmocka_unit_test(names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
