@@ -6,6 +6,8 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/size.h"
+#include "base/text.h"
 #include "cmd/cmd.h"
 #include "os/clock.h"
 #include "os/cpu.h"
@@ -66,6 +68,20 @@ int compute_cpu(const struct compute_flags *f, struct backend_cpu_config *cpu, s
     return ERR_OK;
 }
 
+// --weights is about what a file holds as floats. Of one that has been quantised it would change nothing.
+static void tell_kept_weights(const struct compute_flags *f, const struct opened_model *m, enum weight_mode mode) {
+    if (!f->weights || mode == WEIGHTS_NATIVE || mode == WEIGHTS_AS_IS) return;
+    for (uint32_t i = 0; i < tensors_count(m->tensors); i++) {
+        const struct tensor *t = tensors_at(m->tensors, i);
+        // A router is kept as it is in any case.
+        if (t->n_dims == 2 && dtype_info(t->type)->is_float && !text_ends(t->name, ".gate.weight")) return;
+    }
+    fprintf(stderr,
+            flags_text("--weights %s: changes nothing, as the weights of this file are quantised already\n",
+                       "--weights %s：不起作用，文件里的权重已经量化\n"),
+            f->weights);
+}
+
 int compute_config(const struct compute_flags *f, struct opened_model *m, bool quiet, struct head_config *c,
                    struct err *e) {
     const struct hparams *h = &m->hparams;
@@ -88,7 +104,10 @@ int compute_config(const struct compute_flags *f, struct opened_model *m, bool q
     c->n_stages = f->split.n ? f->split.n : 1;
     c->layers[0] = h->n_layers;
     for (uint32_t i = 0; i < f->split.n; i++) c->layers[i] = f->split.value[i];
-    if (!quiet) c->progress = progress_bar();
+    if (!quiet) {
+        c->progress = progress_bar();
+        tell_kept_weights(f, m, c->mode.weights);
+    }
     return ERR_OK;
 }
 
@@ -223,8 +242,9 @@ static void show_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes) 
     int percent = total_bytes ? (int)(done_bytes * 100 / total_bytes) : 100;
     if (percent == last) return;
     last = percent;
-    fprintf(stderr, "\r%s %3d%% (%.1f / %.1f MB)", flags_text("loading", "载入"), percent, (double)done_bytes / 1e6,
-            (double)total_bytes / 1e6);
+    char done[SIZE_TEXT_BYTES], total[SIZE_TEXT_BYTES];
+    fprintf(stderr, "\r\033[K%s %3d%% (%s / %s)", flags_text("loading", "载入"), percent, size_text(done_bytes, done),
+            size_text(total_bytes, total));
     if (percent >= 100) fprintf(stderr, "\r\033[K");
 }
 

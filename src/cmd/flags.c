@@ -40,7 +40,7 @@ static int parse_i64(const struct flag *f, const char *text, struct err *e) {
     long long v = strtoll(text, &end, 10);
     if (end == text || *end || errno) return err_set(e, ERR_USAGE, "%s: '%s' is not a whole number", f->name, text);
     if ((f->min != 0 || f->max != 0) && ((double)v < f->min || (double)v > f->max))
-        return err_set(e, ERR_USAGE, "%s: %lld is not from %.15g to %.15g", f->name, v, f->min, f->max);
+        return err_set(e, ERR_USAGE, "%s: %lld is not from %.0f to %.0f", f->name, v, f->min, f->max);
     *(int64_t *)f->value = v;
     return ERR_OK;
 }

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const struct recipe recipes[] = {
     {"q8_0", DT_Q8_0, 7, false},   {"q6_k", DT_Q6_K, 18, false},  {"q5_k_m", DT_Q5_K, 17, true},
@@ -13,7 +14,7 @@ static const struct recipe recipes[] = {
 
 const struct recipe *recipe_find(const char *name) {
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
-        if (strcmp(recipes[i].name, name) == 0) return &recipes[i];
+        if (strcasecmp(recipes[i].name, name) == 0) return &recipes[i];
     return NULL;
 }
 

@@ -28,6 +28,8 @@ int out_file_check(const char *path, bool force, struct err *e) {
     const size_t len = strlen(path);
     if (len >= LIMIT_PATH) return err_set(e, ERR_USAGE, "%.64s...: the path is too long", path);
     if (len == 0 || path[len - 1] == '/') return err_set(e, ERR_USAGE, "%s: is no file's name", path);
+    if (strcmp(path, "-") == 0)
+        return err_set(e, ERR_USAGE, "-: a file is written, not stdout; ./- is one of that name");
     if (lstat(path, &st)) {
         char folder[LIMIT_PATH];
         if (errno != ENOENT) return err_set(e, ERR_IO, "%s: %s", path, strerror(errno));

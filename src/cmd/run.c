@@ -6,6 +6,7 @@
 
 #include "cmd/reply.h"
 #include "cmd/cmd.h"
+#include "cmd/visible.h"
 #include "os/clock.h"
 #include "os/random.h"
 #include "text/detok.h"
@@ -28,7 +29,9 @@ struct run {
     struct head *head;
     struct ids ids;
     struct chat_prompt chat_prompt;
-    struct buf out; // the whole answer, as text
+    struct stop *stop; // of --stop
+    struct buf out;    // the whole answer, as text
+    struct visible shown;
     uint64_t load_us;
 };
 
@@ -84,32 +87,31 @@ static void make_request(const struct run *r, uint32_t context, uint64_t seed, s
     memcpy(q->stop_ids, r->model.hparams.eos_ids, q->n_stop_ids * sizeof q->stop_ids[0]);
 }
 
-static void print_from(const struct buf *b, size_t from) {
-    if (b->len_bytes > from) fwrite(b->data + from, 1, b->len_bytes - from, stdout);
+static void print_from(struct run *r, size_t from) {
+    const struct buf *b = &r->out;
+    if (b->len_bytes > from) visible_print(&r->shown, (const char *)b->data + from, b->len_bytes - from);
 }
 
 // Text that is safe to show goes to stdout at once and into r->out.
-static int show(struct run *r, struct stop *stop, const char *text, size_t len, bool *matched, struct err *e) {
+static int show(struct run *r, const char *text, size_t len, bool *matched, struct err *e) {
     size_t before = r->out.len_bytes;
-    if (stop_feed(stop, text, len, &r->out, matched)) return err_set(e, ERR_NOMEM, "no memory for the answer");
+    if (stop_feed(r->stop, text, len, &r->out, matched)) return err_set(e, ERR_NOMEM, "no memory for the answer");
     if (r->flags.json) return ERR_OK;
-    print_from(&r->out, before);
+    print_from(r, before);
     return flags_check_stdout(e); // nobody reads any more: the rest need not be made
 }
 
 static int stream(struct run *r, struct reply *a, bool *matched, struct err *e) {
     struct detok *d = r->text.tokenizer ? detok_new(r->text.tokenizer) : NULL;
-    struct stop *stop = NULL;
-    size_t lens[FLAG_LIST_MAX];
-    for (uint32_t i = 0; i < r->flags.stop.n; i++) lens[i] = strlen(r->flags.stop.value[i]);
-    int rc = stop_new(r->flags.stop.value, lens, r->flags.stop.n, &stop, e);
+    int rc = ERR_OK;
     int32_t token;
     size_t len;
     *matched = false;
+    visible_stdout(&r->shown);
     while (!rc && !*matched && reply_next(a, &token)) {
         if (d) {
             const char *text = detok_feed(d, token, &len);
-            rc = show(r, stop, text, len, matched, e);
+            rc = show(r, text, len, matched, e);
         } else if (!r->flags.json) {
             printf("%s%d", a->n_taken > 1 ? " " : "", token);
             rc = flags_check_stdout(e);
@@ -118,13 +120,13 @@ static int stream(struct run *r, struct reply *a, bool *matched, struct err *e) 
     if (rc || *matched) reply_cancel(a);
     if (!rc && d && !*matched) {
         const char *text = detok_flush(d, &len);
-        rc = show(r, stop, text, len, matched, e);
+        rc = show(r, text, len, matched, e);
         size_t before = r->out.len_bytes;
-        if (!rc && stop_flush(stop, &r->out)) rc = err_set(e, ERR_NOMEM, "no memory for the answer");
-        if (!rc && !r->flags.json) print_from(&r->out, before);
+        if (!rc && stop_flush(r->stop, &r->out)) rc = err_set(e, ERR_NOMEM, "no memory for the answer");
+        if (!rc && !r->flags.json) print_from(r, before);
     }
+    visible_end(&r->shown);
     if (!r->flags.json) printf("\n");
-    stop_free(stop);
     detok_free(d);
     return rc;
 }
@@ -169,13 +171,17 @@ static int answer_it(struct run *r, struct err *e) {
     return rc;
 }
 
-static int check(const struct run_flags *f, int n_rest, struct err *e) {
-    if (n_rest != 1) return err_set(e, ERR_USAGE, "MODEL is missing: a folder with config.json and *.safetensors");
+static int check(struct run *r, int n_rest, struct err *e) {
+    const struct run_flags *f = &r->flags;
+    size_t lens[FLAG_LIST_MAX];
+    if (n_rest != 1)
+        return err_set(e, ERR_USAGE, "MODEL is missing: a GGUF file, or a folder with config.json and *.safetensors");
     if (!!f->prompt + !!f->chat + !!f->ids_path != 1)
         return err_set(e, ERR_USAGE, "give exactly one of -p TEXT, --chat TEXT and --ids FILE");
     if (f->think && !f->chat) return err_set(e, ERR_USAGE, "--think: goes with --chat");
     if (f->ids_path && f->stop.n) return err_set(e, ERR_USAGE, "--stop: --ids gives no text to look for it in");
-    return ERR_OK;
+    for (uint32_t i = 0; i < f->stop.n; i++) lens[i] = strlen(f->stop.value[i]);
+    return stop_new(f->stop.value, lens, f->stop.n, &r->stop, e) ? err_prefix(e, "--stop") : ERR_OK;
 }
 
 static int run(const struct command *c, int argc, char **argv) {
@@ -202,7 +208,8 @@ static int run(const struct command *c, int argc, char **argv) {
         {"--top-k", FLAG_I64, &f->top_k, 0, LIMIT_VOCAB, "K", "the K likeliest only; 0: off",
          "只取最可能的 K 个；0 为关"},
         {"--min-p", FLAG_F64, &f->min_p, 0, 1, "P", "least share of the likeliest", "相对最可能者的最小份额"},
-        {"--seed", FLAG_I64, &f->seed, 0, 9.2e18, "S", "the same seed gives the same answer", "相同种子得到相同回答"},
+        {"--seed", FLAG_I64, &f->seed, -1, 9.2e18, "S", "the same seed gives the same answer; -1: drawn",
+         "相同种子得到相同回答；-1 为随机"},
         {"--stop", FLAG_STRINGS, &f->stop, 0, 0, "TEXT", "ends the answer; may be given several times",
          "遇到即停，可多次给出"},
         {"--think", FLAG_BOOL, &f->think, 0, 0, "", "let the model think first", "先让模型思考"},
@@ -217,7 +224,7 @@ static int run(const struct command *c, int argc, char **argv) {
     int n_rest;
     struct err e;
     int rc = flags_parse(c, tables, argc, argv, &path, 1, &n_rest, &e);
-    if (!rc) rc = check(f, n_rest, &e);
+    if (!rc) rc = check(&r, n_rest, &e);
     log_setup(f->compute.verbose, true);
     if (!rc) rc = open_all(&r, path, &e);
     if (!rc) rc = answer_it(&r, &e);
@@ -227,6 +234,7 @@ static int run(const struct command *c, int argc, char **argv) {
     chat_prompt_fini(&r.chat_prompt);
     ids_fini(&r.ids);
     buf_fini(&r.out);
+    stop_free(r.stop);
     return rc ? flags_fail(c, &e) : EXIT_FINE;
 }
 

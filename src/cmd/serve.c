@@ -198,7 +198,10 @@ static int run(const struct command *c, int argc, char **argv) {
         if (!rc) rc = flags_parse(c, tables, argc, argv, &path, 1, &n_rest, &e);
     }
     if (!rc && n_rest != 1)
-        rc = err_set(&e, ERR_USAGE, "MODEL is missing: a folder with config.json and *.safetensors");
+        rc = err_set(&e, ERR_USAGE, "MODEL is missing: a GGUF file, or a folder with config.json and *.safetensors");
+    if (!rc && f->min_nodes > f->local_nodes && !f->cluster)
+        rc = err_set(&e, ERR_USAGE, "--min-nodes: %u nodes cannot come without --cluster ADDR:PORT or --local-nodes %u",
+                     f->min_nodes, f->min_nodes);
     log_setup(f->compute.verbose, false);
     sigset_t set;
     sigemptyset(&set);

@@ -2,6 +2,7 @@
 
 #include <stddef.h>
 #include <string.h>
+#include <strings.h>
 
 #define QWEN3(hidden, ffn, layers, heads, kv, tied)                                                                    \
     "{\"architectures\": [\"Qwen3ForCausalLM\"], \"hidden_size\": " #hidden ", \"intermediate_size\": " #ffn           \
@@ -55,11 +56,12 @@ static const struct {
 
 const char *shapes_find(const char *name) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        if (strcmp(shapes[i].name, name) == 0) return shapes[i].config;
+        if (strcasecmp(shapes[i].name, name) == 0) return shapes[i].config;
     return NULL;
 }
 
 const char *shapes_names(void) {
-    return "qwen3-0.6b, -1.7b, -4b, -8b, -14b, -32b, -30b-a3b, -235b-a22b, llama3-8b, llama3-70b, llama3.1-8b, "
-           "llama3.2-1b, llama3.2-3b, mistral-7b, mixtral-8x7b";
+    return "qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, qwen3-32b, qwen3-30b-a3b, qwen3-235b-a22b, "
+           "llama3-8b, "
+           "llama3-70b, llama3.1-8b, llama3.2-1b, llama3.2-3b, mistral-7b, mixtral-8x7b";
 }

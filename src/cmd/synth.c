@@ -231,7 +231,7 @@ static int write_file(struct synth *s, const char *name, struct gguf_writer *w, 
     return rc;
 }
 
-// CONFIG: a folder, a config.json, or the name of a shape.
+// SHAPE: a folder, a config.json, or the name of a shape.
 static int read_config(struct synth *s, const char *from, struct err *e) {
     char path[LIMIT_PATH], tokenizer[LIMIT_PATH];
     if (!file_exists(from)) {
@@ -254,7 +254,7 @@ static int read_config(struct synth *s, const char *from, struct err *e) {
     return ERR_OK;
 }
 
-// How the model is called: the last part of CONFIG, without "/" or ".json" behind it.
+// How the model is called: the last part of SHAPE, without "/" or ".json" behind it.
 static void name_of(const char *from, char out[LIMIT_PATH]) {
     size_t len = strlen(from);
     while (len > 1 && from[len - 1] == '/') len--;
@@ -287,6 +287,16 @@ static int make_file(struct synth *s, const char *from, const char *out, struct 
 
 static int run(const struct command *c, int argc, char **argv) {
     struct synth s = {.type = "q4_k_m", .seed = 1};
+    char en[512], zh[512];
+    snprintf(
+        en, sizeof en,
+        "random weights of a real model's shape, for tests. SHAPE is a config.json, a folder with one, or one of %s",
+        shapes_names());
+    snprintf(zh, sizeof zh, "生成真实形状的随机权重，用于测试。SHAPE 为 config.json、含有它的目录，或以下之一：%s",
+             shapes_names());
+    struct command described = *c; // its help lists the shapes
+    described.en = en;
+    described.zh = zh;
     const struct flag own[] = {
         {"--type", FLAG_STRING, &s.type, 0, 0, "TYPE", "as of loom quantize (default q4_k_m)",
          "同 loom quantize（默认 q4_k_m）"},
@@ -299,9 +309,9 @@ static int run(const struct command *c, int argc, char **argv) {
     const char *paths[2];
     int n_rest;
     struct err e;
-    int rc = flags_parse(c, tables, argc, argv, paths, 2, &n_rest, &e);
+    int rc = flags_parse(&described, tables, argc, argv, paths, 2, &n_rest, &e);
     if (!rc && n_rest != 2)
-        rc = err_set(&e, ERR_USAGE, "CONFIG and OUT are needed; CONFIG is a config.json, a folder, or one of %s",
+        rc = err_set(&e, ERR_USAGE, "SHAPE and OUT are needed; SHAPE is a config.json, a folder, or one of %s",
                      shapes_names());
     if (!rc && !(s.recipe = recipe_find(s.type)))
         rc = err_set(&e, ERR_USAGE, "--type: '%s' is none of %s", s.type, recipe_names());
@@ -316,7 +326,7 @@ static int run(const struct command *c, int argc, char **argv) {
 }
 
 const struct command cmd_synth = {.name = "synth",
-                                  .args = "CONFIG OUT.gguf [--type TYPE] [--seed N] [--force]",
+                                  .args = "SHAPE OUT.gguf [--type TYPE] [--seed N] [--force]",
                                   .en = "random weights of a real model's shape, for tests",
                                   .zh = "生成真实形状的随机权重，用于测试",
                                   .run = run};

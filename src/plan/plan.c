@@ -205,8 +205,7 @@ static int refuse(struct cutter *c, uint32_t max_k, uint32_t base_blocks, const 
     char need_text[SIZE_TEXT_BYTES], have_text[SIZE_TEXT_BYTES], more[SIZE_TEXT_BYTES];
     return err_set(e, ERR_LIMIT,
                    "the model does not fit: weights and KV for %u tokens need %s of memory, %u node%s %s%s; a further "
-                   "node of %s%s "
-                   "would make it fit",
+                   "node of %s%s would make it fit",
                    w->context, size_text_up(need, need_text), n, n == 1 ? " offers" : "s offer",
                    size_text(have, have_text), have >= need ? " that no cut between layers fills" : "",
                    size_text_up(low, more), shorter);

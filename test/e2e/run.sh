@@ -94,6 +94,9 @@ ok "--top-k 1 is greedy" equal "$GREEDY" "$(ids -p "$STORY" --temp 1 --top-k 1 -
 ok "a tiny --top-p is greedy" equal "$GREEDY" "$(ids -p "$STORY" --temp 1 --top-p 1e-6 --top-k 0 --seed 3 -n 40)"
 ok "--min-p 1 is greedy" equal "$GREEDY" "$(ids -p "$STORY" --temp 1 --min-p 1 --top-p 1 --top-k 0 --seed 3 -n 40)"
 
+json -p "$STORY" --temp 1.2 -n 4 --seed -1
+ok "--seed -1 draws one" test "$(field 'd["seed"]')" -ge 0
+
 say "weights and KV cache"
 for weights in as-is l8 q8_0 q4_0; do
     for kv in int8 f16; do
@@ -105,6 +108,13 @@ done
 ok "l8 and int8 are what is taken by default" equal "$(ids -p "$STORY" --temp 0 -n 20)" \
     "$(ids -p "$STORY" --temp 0 -n 20 --weights l8 --kv int8)"
 ok "one thread or three" equal "$(ids -p "$STORY" -n 20 --seed 1 --threads 1)" "$(ids -p "$STORY" -n 20 --seed 1 --threads 3)"
+
+say "weights that are quantised already"
+must "quantize takes a type in capitals" "$LOOM" quantize "$MODEL" "$WORK/packed.gguf" --type Q8_0 >"$WORK/out"
+"$LOOM" run "$WORK/packed.gguf" -p "$STORY" --temp 0 -n 1 --weights q4_0 >"$WORK/out" 2>"$WORK/err"
+ok "--weights is told to change nothing" grep -q 'changes nothing' "$WORK/err"
+"$LOOM" run "$WORK/packed.gguf" -p "$STORY" --temp 0 -n 1 --weights as-is >"$WORK/out" 2>"$WORK/err"
+ok "where it was meant to" test ! -s "$WORK/err"
 
 say "flags that make no sense"
 bad_flag --nonsense run "$MODEL" -p A --nonsense
@@ -135,6 +145,14 @@ bad_flag --memory run "$MODEL" -p A --memory 0
 bad_flag --memory run "$MODEL" -p A --memory 4e9G
 bad_flag --think run "$MODEL" -p A --think
 bad_flag --stop run "$MODEL" --ids "$WORK/ids" --stop A
+bad_flag --stop run "$MODEL" -p A --stop ''
+bad_flag --seed run "$MODEL" -p A --seed -2
+bad_flag GGUF run -p A
+bad_flag GGUF serve
+bad_flag --min-nodes serve "$MODEL" --listen 127.0.0.1:0 --min-nodes 3
+bad_flag --min-nodes serve "$MODEL" --listen 127.0.0.1:0 --local-nodes 2 --min-nodes 3
+bad_flag "qwen3-1.7b" synth "$WORK/shape.gguf"
+bad_flag "not stdout" synth qwen3-0.6b -
 bad_flag --json run "$MODEL" -p A --json=yes
 bad_flag -p run "$MODEL"
 bad_flag -p run "$MODEL" -p A --chat B
@@ -183,6 +201,7 @@ broken() { # NAME WHAT COMMAND...: a copy of the model, changed by the command i
     ok "$what" refused 1 "$name" "$LOOM" run "$WORK/broken" --chat A -n 1
 }
 ok "no such folder" refused 1 nowhere "$LOOM" run nowhere -p A
+ok "a hub's name" refused 1 "loom pull" "$LOOM" run Qwen/Qwen3-4B -p A
 ok "a file" refused 1 README.md "$LOOM" run models/README.md -p A
 broken config.json "no config.json" rm config.json
 broken config.json "config.json cut off" truncate -s 100 config.json
@@ -273,6 +292,7 @@ for command in run serve node chat demo status token inspect logits eval bench; 
     LC_ALL=zh_CN.UTF-8 "$LOOM" $command --help >"$WORK/help"
     ok "$command --help in Chinese" grep -q "^用法: loom $command" "$WORK/help"
 done
+ok "synth --help lists the shapes" sh -c "'$LOOM' synth --help | grep -q 'SHAPE.*qwen3-4b, qwen3-8b'"
 ok "--version" test "$("$LOOM" --version | grep -c '^loom [0-9]')" = 1
 ok "inspect" "$LOOM" inspect "$MODEL" >"$WORK/out"
 ok "inspect says something" test -s "$WORK/out"

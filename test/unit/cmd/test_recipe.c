@@ -25,6 +25,9 @@ static void test_names(void **state) {
     }
     assert_int_equal(n, 14);
     assert_null(recipe_find("q3_k_m"));
+    // As files on hubs are called.
+    assert_non_null(recipe_find("Q4_K_M"));
+    assert_string_equal(recipe_find("Q4_K_M")->name, "q4_k_m");
 }
 
 // Of 32 layers the first and last four, and every third between them, have more bits of attn_v and ffn_down.
