@@ -57,7 +57,7 @@ same_demo() { # DIR
     local f
     for f in "$MODEL"/*; do cmp "$f" "$1/$(basename "$f")" || return 1; done
 }
-no_parts() { [ -z "$(find "$1" -name '*.part' -o -name '*.state')" ]; }
+no_parts() { [ ! -e "$1" ] || [ -z "$(find "$1" -name '*.part' -o -name '*.state')" ]; }
 fresh() { rm -rf "$OUT"; }
 
 say "a folder"
@@ -212,7 +212,7 @@ ok "every byte" same_demo "$OUT"
 
 say "lies"
 BIG=model-00002-of-00002.safetensors
-gone() { [ ! -e "$OUT/$1" ] && [ -z "$(find "$OUT" -name "$1.*")" ]; }
+gone() { [ ! -e "$OUT" ] || { [ ! -e "$OUT/$1" ] && [ -z "$(find "$OUT" -name "$1.*")" ]; }; }
 fresh
 behave "{\"wrong_sha\": \"$BIG\"}"
 ok "a wrong sha256" fails 1 "expected sha256:" loom/loom-demo --out "$OUT"
