@@ -39,30 +39,66 @@ static int read_generation(struct opened_model *m, const char *text, size_t byte
     return rc ? err_prefix(e, "%s", m->path) : ERR_OK;
 }
 
-// A folder without config.json: what to give instead, if there is anything.
-static int no_config(const char *folder, struct err *e) {
-    char first[NAME_MAX + 1] = "";
+// The GGUF files of a folder that are models: the first by name, and how many. Of a split model the first file counts;
+// "mmproj" is what sees pictures, beside a model.
+static int scan(const char *folder, char first[NAME_MAX + 1], uint32_t *n, struct err *e) {
+    enum { ENDING = sizeof ".gguf" - 1, SPLIT = sizeof "-00001-of-00001" - 1 };
     DIR *d = opendir(folder);
     if (!d) return err_set(e, ERR_IO, "%s: %s", folder, strerror(errno));
+    first[0] = 0;
+    *n = 0;
     for (struct dirent *one; (one = readdir(d));) {
-        const size_t len = strlen(one->d_name);
-        const bool is_gguf = len > 5 && strcmp(one->d_name + len - 5, ".gguf") == 0;
-        if (is_gguf && (!first[0] || strcmp(one->d_name, first) < 0)) snprintf(first, sizeof first, "%s", one->d_name);
+        char name[NAME_MAX + 1];
+        snprintf(name, sizeof name, "%s", one->d_name);
+        const size_t len = strlen(name);
+        if (len <= ENDING || strcmp(name + len - ENDING, ".gguf") != 0 || strncmp(name, "mmproj", 6) == 0) continue;
+        name[len - ENDING] = 0;
+        const char *number = len - ENDING > SPLIT ? name + len - ENDING - SPLIT : "";
+        if (is_split_number(number) && strncmp(number, "-00001", 6) != 0) continue;
+        if (!first[0] || strcmp(one->d_name, first) < 0) snprintf(first, NAME_MAX + 1, "%s", one->d_name);
+        ++*n;
     }
     closedir(d);
-    if (first[0])
-        return err_set(e, ERR_NOT_FOUND, "%s: a folder without config.json; give the GGUF file itself: %s/%s", folder,
-                       folder, first);
+    return ERR_OK;
+}
+
+// "Qwen/Qwen3-4B": as hubs call their models.
+static bool is_hub_name(const char *path) {
+    const char *slash = strchr(path, '/');
+    const size_t len = strlen(path);
+    return slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && path[0] != '~' &&
+           slash[1] != '.' && !(len > 5 && strcmp(path + len - 5, ".gguf") == 0);
+}
+
+static int not_there(const char *path, struct err *e) {
+    return err_set(e, ERR_NOT_FOUND, "%s: no such model file or folder%s", path,
+                   is_hub_name(path) ? "; `loom pull` with this name fetches one" : "");
+}
+
+int open_model_path(const char *path, char out[LIMIT_PATH], struct err *e) {
+    char file[LIMIT_PATH], first[NAME_MAX + 1];
+    uint32_t n;
+    const int len = snprintf(out, LIMIT_PATH, "%s", path);
+    if (len < 0 || len >= LIMIT_PATH) return err_set(e, ERR_LIMIT, "%.64s...: the path is too long", path);
+    if (!file_exists(path)) return not_there(path, e);
+    if (!file_is_dir(path)) return ERR_OK;
+    int rc = file_join(file, sizeof file, path, "config.json", e);
+    if (rc || file_exists(file)) return rc;
+    rc = scan(path, first, &n, e);
+    if (rc) return rc;
+    if (n == 1) return file_join(out, LIMIT_PATH, path, first, e);
+    if (n)
+        return err_set(e, ERR_NOT_FOUND, "%s: a folder without config.json; give the GGUF file itself: %s/%s", path,
+                       path, first);
     return err_set(e, ERR_NOT_FOUND,
                    "%s: neither config.json nor a .gguf file is there; a model is a GGUF file, or a folder with "
                    "config.json, *.safetensors and tokenizer.json",
-                   folder);
+                   path);
 }
 
 static int read_configs(struct opened_model *m, struct err *e) {
     char path[LIMIT_PATH];
     int rc = file_join(path, sizeof path, m->path, "config.json", e);
-    if (!rc && !file_exists(path)) rc = no_config(m->path, e);
     if (!rc) rc = file_read(path, LIMIT_CONFIG_BYTES, &m->config_json, &m->config_bytes, e);
     if (rc) return rc;
     rc = model_parse_config(m->config_json, m->config_bytes, &m->hparams, e);
@@ -93,6 +129,16 @@ static int make_configs(struct opened_model *m, struct err *e) {
     return rc;
 }
 
+static int extra_layer(const struct opened_model *m, const char *name, const char *number, size_t digits,
+                       struct err *e) {
+    const bool is_gguf = tensors_gguf(m->tensors) != NULL;
+    char own[LIMIT_TENSOR_NAME];
+    return err_set(e, ERR_FORMAT, "%s: %s is %u, but there is a layer %.*s (%.100s)", m->path,
+                   is_gguf ? "block_count" : "config.json: num_hidden_layers",
+                   m->hparams.n_layers + (is_gguf ? m->hparams.n_ignored_layers : 0), digits < 20 ? (int)digits : 20,
+                   number, tensors_file_tensor(m->tensors, name, own));
+}
+
 // Layers that config.json knows nothing of mean that one of the two is not this model's.
 static int check_layers(const struct opened_model *m, struct err *e) {
     static const char prefix[] = "model.layers.";
@@ -102,33 +148,20 @@ static int check_layers(const struct opened_model *m, struct err *e) {
         if (strncmp(name, prefix, sizeof prefix - 1) != 0) continue;
         size_t digits = strspn(number, "0123456789");
         if (digits > 0 && number[digits] == '.' && strtoul(number, NULL, 10) >= n_layers)
-            return err_set(e, ERR_FORMAT,
-                           "%s: config.json: num_hidden_layers is %u, but there is a layer %.*s (%.100s)", m->path,
-                           m->hparams.n_layers, digits < 20 ? (int)digits : 20, number, name);
+            return extra_layer(m, name, number, digits, e);
     }
     return ERR_OK;
 }
 
-// "Qwen/Qwen3-4B": as hubs call their models.
-static bool is_hub_name(const char *path) {
-    const char *slash = strchr(path, '/');
-    const size_t len = strlen(path);
-    return slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && path[0] != '~' &&
-           slash[1] != '.' && !(len > 5 && strcmp(path + len - 5, ".gguf") == 0);
-}
-
-static int not_there(const char *path, struct err *e) {
-    return err_set(e, ERR_NOT_FOUND, "%s: no such model file or folder%s", path,
-                   is_hub_name(path) ? "; `loom pull` with this name fetches one" : "");
-}
-
-int open_model(const char *path, struct opened_model *m, struct err *e) {
+int open_model(const char *given, struct opened_model *m, struct err *e) {
+    char path[LIMIT_PATH];
     *m = (struct opened_model){0};
-    if (!file_exists(path)) return not_there(path, e);
+    int rc = open_model_path(given, path, e);
+    if (rc) return rc;
     const bool is_file = !file_is_dir(path);
     m->path = strdup(path);
     m->name = last_part(path, is_file);
-    int rc = m->path && m->name ? ERR_OK : err_set(e, ERR_NOMEM, "%s: no memory", path);
+    if (!m->path || !m->name) rc = err_set(e, ERR_NOMEM, "%s: no memory", path);
     if (!rc && !is_file) rc = read_configs(m, e);
     if (!rc) rc = tensors_open(path, &m->tensors, e);
     if (!rc && is_file) rc = make_configs(m, e);

@@ -5,7 +5,6 @@
 
 #include "base/text.h"
 #include "gguf/gguf.h"
-#include "weights/gguf_names.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +25,11 @@ static void take(const struct fit *f, const struct tensor *one) {
 }
 
 static int bad_rows(const struct fit *f, const struct tensor *base, uint64_t rows) {
-    return err_set(f->e, ERR_FORMAT, "tensor %s: %llu rows in %u dimensions, but config.json makes it %llu", base->name,
-                   base->n_dims ? (unsigned long long)base->dim[0] : 0ull, base->n_dims, (unsigned long long)rows);
+    char text[LIMIT_TENSOR_NAME];
+    return err_set(f->e, ERR_FORMAT, "tensor %s: %llu rows in %u dimensions, but %s it %llu",
+                   tensors_file_tensor(f->t, base->name, text), base->n_dims ? (unsigned long long)base->dim[0] : 0ull,
+                   base->n_dims, f->arch[0] ? "the keys of the file make" : "config.json makes",
+                   (unsigned long long)rows);
 }
 
 // The model inside a larger one: "model.x" is "language_model.model.x", or "model.language_model.x" in later files.
@@ -115,12 +117,6 @@ static int fit_one(void *arg, const struct tensor_need *need, const struct tenso
     return rc;
 }
 
-// The name that the file has.
-static const char *file_name(const struct fit *f, const char *name, char out[LIMIT_TENSOR_NAME]) {
-    uint32_t expert;
-    return f->arch[0] && gguf_names_from_hf(f->arch, name, out, &expert) ? out : name;
-}
-
 // Scales of a matrix that is a need: the loader looks for them by the matrix's type.
 static bool is_scale_of_taken(const struct fit *f, const char *name) {
     static const char END[] = "_scale_inv";
@@ -171,11 +167,11 @@ static int check_taken(const struct fit *f) {
         if (f->arch[0] ? is_harmless_gguf(f, name) : is_harmless_folder(f, name)) continue;
         return err_set(f->e, ERR_UNSUPPORTED,
                        "tensor %s: this build does not know what it is for; without it the model would be another one",
-                       file_name(f, name, text));
+                       tensors_file_tensor(f->t, name, text));
     }
     if (!f->missing[0]) return ERR_OK;
     return err_set(f->e, ERR_NOT_FOUND, "tensor %s is not there; the settings or other layers ask for it",
-                   file_name(f, f->missing, text));
+                   tensors_file_tensor(f->t, f->missing, text));
 }
 
 int model_fit_tensors(const struct hparams *h, struct tensors *t, struct err *e) {

@@ -8,17 +8,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int bad_shape(const struct tensor *t, const struct tensor_need *n, struct err *e) {
-    char have[128] = "";
+static int bad_shape(const struct loader *l, const struct tensor *t, const struct tensor_need *n) {
+    char have[128] = "", want[64], name[LIMIT_TENSOR_NAME];
     for (uint32_t i = 0; i < t->n_dims; i++) {
         size_t len = strlen(have);
         snprintf(have + len, sizeof have - len, "%s%llu", i ? ", " : "", (unsigned long long)t->dim[i]);
     }
-    if (n->dim[1])
-        return err_set(e, ERR_FORMAT, "tensor %s: shape [%s], but config.json makes it [%llu, %llu]", n->name, have,
-                       (unsigned long long)n->dim[0], (unsigned long long)n->dim[1]);
-    return err_set(e, ERR_FORMAT, "tensor %s: shape [%s], but config.json makes it [%llu]", n->name, have,
-                   (unsigned long long)n->dim[0]);
+    int at = snprintf(want, sizeof want, "%llu", (unsigned long long)n->dim[0]);
+    if (n->dim[1]) snprintf(want + at, sizeof want - (size_t)at, ", %llu", (unsigned long long)n->dim[1]);
+    return err_set(l->e, ERR_FORMAT, "tensor %s: shape [%s], but %s it [%s]",
+                   tensors_file_tensor(l->tensors, n->name, name), have,
+                   tensors_gguf(l->tensors) ? "the keys of the file make" : "config.json makes", want);
+}
+
+static int missing(const struct loader *l, const char *name) {
+    char own[LIMIT_TENSOR_NAME];
+    if (strcmp(name, "lm_head.weight") == 0 && !tensors_gguf(l->tensors))
+        return err_set(l->e, ERR_NOT_FOUND,
+                       "tensor %s is not in the model files; where the embedding is the output head too, config.json "
+                       "has \"tie_word_embeddings\": true",
+                       name);
+    return err_set(l->e, ERR_NOT_FOUND, "tensor %s is not in the model files",
+                   tensors_file_tensor(l->tensors, name, own));
 }
 
 // FP8 comes with its scales.
@@ -41,21 +52,25 @@ static bool may_be(const struct dtype_info *info, enum tensor_place place, bool 
 // First pass: all tensors are there and of the right shape, before the long work begins.
 static int visit_check(void *arg, const struct tensor_need *n, const struct tensor_slot *slot) {
     struct loader *l = arg;
+    char name[LIMIT_TENSOR_NAME];
     const struct tensor *t = tensors_find(l->tensors, n->name);
-    if (!t) return err_set(l->e, ERR_NOT_FOUND, "tensor %s is not in the model files", n->name);
+    if (!t) return missing(l, n->name);
     bool vector = n->dim[1] == 0;
     if (t->n_dims != (vector ? 1u : 2u) || t->dim[0] != n->dim[0] || (!vector && t->dim[1] != n->dim[1]))
-        return bad_shape(t, n, l->e);
+        return bad_shape(l, t, n);
     const struct dtype_info *info = dtype_info(t->type);
     if (!may_be(info, slot->place, vector))
-        return err_set(l->e, ERR_UNSUPPORTED, "tensor %s: type %s cannot be a weight here", n->name, info->name);
+        return err_set(l->e, ERR_UNSUPPORTED, "tensor %s: type %s cannot be a weight here",
+                       tensors_file_tensor(l->tensors, n->name, name), info->name);
     uint64_t k = vector ? t->dim[0] : t->dim[1], rows = vector ? 1 : t->dim[0];
     if (t->type != DT_L8 && k % info->block_values)
-        return err_set(l->e, ERR_FORMAT, "tensor %s: rows of %llu values; %s has blocks of %u", n->name,
-                       (unsigned long long)k, info->name, info->block_values);
+        return err_set(l->e, ERR_FORMAT, "tensor %s: rows of %llu values; %s has blocks of %u",
+                       tensors_file_tensor(l->tensors, n->name, name), (unsigned long long)k, info->name,
+                       info->block_values);
     if (t->bytes != rows * dtype_row_bytes(t->type, k))
-        return err_set(l->e, ERR_FORMAT, "tensor %s: %llu bytes, but its shape needs %llu", n->name,
-                       (unsigned long long)t->bytes, (unsigned long long)(rows * dtype_row_bytes(t->type, k)));
+        return err_set(l->e, ERR_FORMAT, "tensor %s: %llu bytes, but its shape needs %llu",
+                       tensors_file_tensor(l->tensors, n->name, name), (unsigned long long)t->bytes,
+                       (unsigned long long)(rows * dtype_row_bytes(t->type, k)));
     l->total_bytes += t->bytes;
     return t->type == DT_F8_E4M3 ? check_scale(l, t) : ERR_OK;
 }
@@ -75,13 +90,14 @@ int load_await(const struct loader *l, const struct tensor *t) {
 static int load_vector(struct loader *l, const struct tensor *t, float add, uint32_t head_dim, float **out) {
     const uint64_t n = t->dim[0], bytes = n * sizeof(float);
     struct load_thread *k = &l->threads[0];
+    char name[LIMIT_TENSOR_NAME];
     if (!piece_need(&k->raw, t->bytes) || !piece_need(&k->values, bytes) || !piece_need(&k->made, bytes) ||
         !(*out = l->p->be->ops->mem_alloc(l->p->be, bytes)))
         return err_set(l->e, ERR_NOMEM, "no memory for tensor %s", t->name);
     int rc = tensors_read(l->tensors, t, 0, k->raw.data, t->bytes, l->e);
     if (rc) return rc; // it names the tensor
     rc = floats_check(t->type, k->raw.data, n, l->e);
-    if (rc) return err_prefix(l->e, "tensor %s", t->name);
+    if (rc) return err_prefix(l->e, "tensor %s", tensors_file_tensor(l->tensors, t->name, name));
     const float *from = (const float *)(void *)k->values.data;
     float *to = (float *)(void *)k->made.data;
     floats_to_f32(t->type, k->raw.data, n, (float *)(void *)k->values.data);
@@ -179,6 +195,12 @@ static struct model_part *part_new(const struct hparams *h, const struct run_mod
     if (p->layers) return p;
     free(p);
     return NULL;
+}
+
+int model_check_tensors(const struct hparams *h, const struct tensors *t, struct err *e) {
+    struct err own; // the visitor puts text into it, wanted or not
+    struct loader l = {.tensors = t, .e = e ? e : &own};
+    return family_walk(h, 0, h->n_layers, &(struct tensor_visitor){visit_check, &l});
 }
 
 int model_part_load(const struct hparams *h, const struct run_mode *m, const struct tensors *t, struct backend *be,

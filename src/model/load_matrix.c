@@ -123,7 +123,9 @@ static int first_error(struct loader *l, const struct matrix *m) {
         if (l->threads[i].rc && (!first || l->threads[i].bad_row < first->bad_row)) first = &l->threads[i];
     if (!first) return ERR_OK;
     *l->e = first->e;
-    return err_prefix(l->e, "tensor %s, from row %llu", m->t->name, (unsigned long long)first->bad_row);
+    char name[LIMIT_TENSOR_NAME];
+    return err_prefix(l->e, "tensor %s, from row %llu", tensors_file_tensor(l->tensors, m->t->name, name),
+                      (unsigned long long)first->bad_row);
 }
 
 // A multiple of PIECE_ROWS, and of the rows of a head.

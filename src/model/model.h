@@ -129,6 +129,8 @@ int model_needs(const struct hparams *h, uint32_t a, uint32_t b, int (*fn)(void 
 // for GGUF files, which are whole: ERR_NOT_FOUND. A tensor of a layer, and any of a GGUF file, that is no need and not
 // known to be without effect is ERR_UNSUPPORTED.
 int model_fit_tensors(const struct hparams *h, struct tensors *t, struct err *e) MUST_CHECK;
+// Whether all that the model needs is there, of a shape and a type that can be loaded. Looks at no values.
+int model_check_tensors(const struct hparams *h, const struct tensors *t, struct err *e) MUST_CHECK;
 // Bytes that these layers take in the backend's memory.
 uint64_t model_layer_bytes(const struct hparams *h, const struct run_mode *m, const struct backend_ops *ops, uint32_t a,
                            uint32_t b);

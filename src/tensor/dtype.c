@@ -86,7 +86,7 @@ int dtype_to_gguf(enum dtype t) {
 const char *dtype_gguf_name(uint32_t ggml_type) {
     const struct gguf_number *n = find_number(ggml_type);
     if (n) return n->name;
-    return ggml_type >= 200 && ggml_type < 1000 ? "of interleaved rows" : "unknown";
+    return ggml_type >= 200 && ggml_type < 400 ? "of interleaved rows" : "unknown";
 }
 
 uint64_t dtype_row_bytes(enum dtype t, uint64_t k) {

@@ -32,7 +32,7 @@ static int read_shape(const struct gguf_tensor *g, struct tensor *t, struct err 
     if (type < 0)
         return err_set(e, ERR_UNSUPPORTED,
                        "tensor %.*s: type %s (%u) is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K "
-                       "to Q6_K, IQ4_NL and IQ4_XS are",
+                       "to Q6_K, IQ4_NL, IQ4_XS and L8 are",
                        (int)g->name.len_bytes, g->name.text, dtype_gguf_name(g->type), g->type);
     t->type = (enum dtype)type;
     t->n_dims = g->n_dims;
@@ -83,6 +83,11 @@ static int check_overlap(struct span *s, uint64_t n, struct err *e) {
     return ERR_OK;
 }
 
+// Under the name that the file has.
+static int add_failed(int rc, const char *own_name, struct err *e) {
+    return rc == ERR_FORMAT ? err_set(e, rc, "tensor %s: there twice; names are unique in a model", own_name) : rc;
+}
+
 // One matrix for each expert out of their stack. pattern has "%u" for the number.
 static int add_stack(struct tensors *t, const struct tensor *stack, const char *own_name, const char *pattern,
                      struct err *e) {
@@ -100,7 +105,7 @@ static int add_stack(struct tensors *t, const struct tensor *stack, const char *
         one.name = name;
         one.data = stack->data + x * one.bytes;
         int rc = tensors_add(t, &one, e);
-        if (rc) return rc;
+        if (rc) return add_failed(rc, own_name, e);
     }
     return ERR_OK;
 }
@@ -115,7 +120,9 @@ static int add_one(struct tensors *t, const struct source *s, uint64_t i, struct
     snprintf(own, sizeof own, "%.*s", (int)g->name.len_bytes, g->name.text);
     bool known = gguf_names_to_hf(s->arch, own, name, &is_stack);
     one.name = known ? name : own;
-    return known && is_stack ? add_stack(t, &one, own, name, e) : tensors_add(t, &one, e);
+    if (known && is_stack) return add_stack(t, &one, own, name, e);
+    rc = tensors_add(t, &one, e);
+    return rc ? add_failed(rc, own, e) : ERR_OK;
 }
 
 static int add_all(struct tensors *t, const struct source *s, struct err *e) {

@@ -3,8 +3,10 @@
 #include "base/limits.h"
 #include "base/text.h"
 #include "os/random.h"
+#include "weights/gguf_names.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -203,4 +205,13 @@ const struct tensor *tensors_at(const struct tensors *t, uint32_t i) {
 const struct tensor *tensors_find(const struct tensors *t, const char *name) {
     uint32_t i;
     return strmap_get(&t->index, name, strlen(name), &i) ? &t->list[i] : NULL;
+}
+
+const char *tensors_file_tensor(const struct tensors *t, const char *name, char out[LIMIT_TENSOR_NAME]) {
+    struct gguf_string arch = {"", 0};
+    char text[64];
+    uint32_t expert;
+    if (!t->gguf || gguf_get_string(t->gguf, "general.architecture", &arch, NULL)) return name;
+    snprintf(text, sizeof text, "%.*s", arch.len_bytes < 64 ? (int)arch.len_bytes : 0, arch.text);
+    return gguf_names_from_hf(text, name, out, &expert) ? out : name;
 }

@@ -40,6 +40,9 @@ void tensors_free(struct tensors *t);
 void tensors_put_data(struct tensors *t, const char *name, const uint8_t *data);
 // The metadata of a GGUF file (of a split one: its first shard); NULL: it is none. Owned by t.
 const struct gguf *tensors_gguf(const struct tensors *t);
+// What the files call the tensor that is known as name here, for error texts: of a GGUF file GGUF's name, which may be
+// that of a whole stack; else name.
+const char *tensors_file_tensor(const struct tensors *t, const char *name, char out[LIMIT_TENSOR_NAME]);
 // One more name for rows [row, row + n_rows) of base, which keeps its own. The rows lie one behind the other, so that
 // nothing is copied. The list grows, so that pointers into it (base too) are no longer valid afterwards. ERR_FORMAT:
 // the name is there already; ERR_LIMIT.

@@ -36,7 +36,17 @@ static void folders_without_config(void **state) {
     refused(ERR_NOT_FOUND, "neither config.json nor a .gguf file");
     assert_int_equal(file_write(in_folder("model-00002-of-00002.gguf"), "GGUF", 4, 0600, &e), ERR_OK);
     assert_int_equal(file_write(in_folder("model-00001-of-00002.gguf"), "GGUF", 4, 0600, &e), ERR_OK);
+    // What sees pictures is no model. A split one counts once, and being the only one it is taken.
+    assert_int_equal(file_write(in_folder("mmproj-model.gguf"), "GGUF", 4, 0600, &e), ERR_OK);
+    char path[LIMIT_PATH];
+    assert_int_equal(open_model_path(folder, path, &e), ERR_OK);
+    assert_string_equal(path, in_folder("model-00001-of-00002.gguf"));
+    refused(ERR_FORMAT, in_folder("model-00001-of-00002.gguf"));
+    assert_int_equal(file_write(in_folder("other.gguf"), "GGUF", 4, 0600, &e), ERR_OK);
     refused(ERR_NOT_FOUND, in_folder("model-00001-of-00002.gguf"));
+    assert_int_equal(open_model_path(folder, path, &e), ERR_NOT_FOUND);
+    assert_int_equal(unlink(in_folder("other.gguf")), 0);
+    assert_int_equal(unlink(in_folder("mmproj-model.gguf")), 0);
     assert_int_equal(unlink(in_folder("model-00001-of-00002.gguf")), 0);
     assert_int_equal(unlink(in_folder("model-00002-of-00002.gguf")), 0);
     assert_int_equal(rmdir(folder), 0);

@@ -160,6 +160,10 @@ static void refuses_types(void **state) {
     finish(&m, &b);
     refused(&b, ERR_UNSUPPORTED, "blk.0.ffn_up.weight", "9999");
     begin(&m, "llama");
+    tensor(&m, "blk.0.ffn_up.weight", 999, 66, 2, 256, 1, 1);
+    finish(&m, &b);
+    refused(&b, ERR_UNSUPPORTED, "type unknown (999)", "and L8 are");
+    begin(&m, "llama");
     tensor(&m, "output.weight", Q4_K, 144, 2, 128, 2, 1);
     finish(&m, &b);
     refused(&b, ERR_FORMAT, "output.weight", "blocks of 256");
@@ -192,7 +196,12 @@ static void refuses_places(void **state) {
     tensor(&m, "token_embd.weight", F32, 32, 1, 8, 1, 1);
     tensor(&m, "model.embed_tokens.weight", F32, 32, 1, 8, 1, 1);
     finish(&m, &b);
-    refused(&b, ERR_FORMAT, "model.embed_tokens.weight", "twice");
+    refused(&b, ERR_FORMAT, "tensor model.embed_tokens.weight", "twice");
+    begin(&m, "llama"); // by the name that the file has
+    tensor(&m, "model.embed_tokens.weight", F32, 32, 1, 8, 1, 1);
+    tensor(&m, "token_embd.weight", F32, 32, 1, 8, 1, 1);
+    finish(&m, &b);
+    refused(&b, ERR_FORMAT, "tensor token_embd.weight", "twice");
     begin(&m, "qwen3moe");
     tensor(&m, "blk.0.ffn_up_exps.weight", F32, 2000 * 4, 3, 1, 1, 2000);
     finish(&m, &b);
