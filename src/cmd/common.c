@@ -137,6 +137,8 @@ int text_open(const struct opened_model *m, const char *chat_template_path, uint
     *t = (struct text_side){0};
     int rc = g ? tokenizer_new_gguf(g, &t->tokenizer, e) : tokenizer_open_folder(m->path, &t->tokenizer, e);
     if (rc && g) err_prefix(e, "%s", m->path);
+    if (!rc && g && tokenizer_gguf_doubt(g))
+        fprintf(stderr, "%s%s: %s\n", flags_text("warning: ", "警告："), m->path, tokenizer_gguf_doubt(g));
     // The other way round is usual: rows of the embedding that no token has.
     if (!rc && tokenizer_n_vocab(t->tokenizer) > m->hparams.n_vocab)
         rc = err_set(e, ERR_FORMAT, "%s: the tokenizer has ids up to %u, but the model's vocab_size is %u", m->path,

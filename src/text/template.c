@@ -71,6 +71,7 @@ static int ready(struct chat_template *ct, struct helper *h, struct err *e) {
     int rc = helper_start(h, e);
     if (rc) return rc;
     rc = helper_call(h, ct->load, strlen(ct->load), NULL, 0, ANSWER_MAX_BYTES, ct->deadline_ms, &answer, &n, e);
+    if (rc == ERR_USAGE) rc = err_set(e, ERR_FORMAT, "chat template: it is not compiled within %u ms", ct->deadline_ms);
     if (!rc && answer[0] != HELPER_OK) {
         rc = failed(answer, e);
         helper_stop(h);

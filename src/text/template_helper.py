@@ -17,6 +17,11 @@ import sys
 OK, BAD_REQUEST, BAD_TEMPLATE, TOO_LARGE, NO_JINJA = range(5)
 RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 PRIVATE_PLANE = (0xF0000, 0x10FFFD)
+# A name that a template may look up or compare with. No control token is made of it alone, but where a vocabulary has
+# plain words for such.
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function", "model", "ipython"))
+HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 try:
     import jinja2
@@ -97,6 +102,14 @@ def goes_through_lists(env, source):
     return any(is_content(loop.iter, names) for loop in tree.find_all(nodes.For))
 
 
+def words_of(env, source):
+    """The plain words that a template names: what it may look up in the client's objects, or compare with."""
+    tree = env.parse(source)
+    found = {node.attr for node in tree.find_all(nodes.Getattr)} | {node.name for node in tree.find_all(nodes.Name)}
+    found |= {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    return {word for word in found if WORD.fullmatch(word)}
+
+
 class LoadError(Exception):
     """A template that is none; the text names its file."""
 
@@ -107,11 +120,12 @@ class Loaded:
     def __init__(self, header):
         self.env = make_environment()
         self.sources = header["templates"]
-        self.templates, self.takes_lists = {}, {}
+        self.templates, self.takes_lists, self.words = {}, {}, set(ROLES)
         for name, text in self.sources.items():
             try:
                 self.templates[name] = self.env.from_string(text)
                 self.takes_lists[name] = goes_through_lists(self.env, text)
+                self.words |= words_of(self.env, text)
             except Exception as error:
                 raise LoadError(f'{header["files"][name]}: chat template "{name}": {explain(error)}') from error
         self.variables = header["variables"]
@@ -158,10 +172,20 @@ class Marker:
         if isinstance(value, str):
             return self.guard_string(value)
         if isinstance(value, dict):
-            return {self.guard_string(k): self.guard(v) for k, v in value.items()}
+            return {self.guard_name(k): self.guard_name(v) if self.is_name(k, v) else self.guard(v)
+                    for k, v in value.items()}
         if isinstance(value, list):
             return [self.guard(item) for item in value]
         return value
+
+    @staticmethod
+    def is_name(key, value):
+        """Whether a value is one that templates compare with."""
+        return key in ("role", "type") and isinstance(value, str)
+
+    def guard_name(self, text):
+        """Of keys and roles what the template names stays: with a mark in it, it would be another one."""
+        return text if text in self.loaded.words else self.guard_string(text)
 
     def guard_string(self, text):
         loaded = self.loaded
@@ -268,7 +292,7 @@ def render(loaded, header, raw):
 
     client = {"messages": messages, "tools": tools, "documents": body.get("documents"), "kwargs": kwargs}
     marker = Marker(loaded, [client, list(loaded.sources.values())])
-    client = marker.guard(client)
+    client = {key: marker.guard(value) for key, value in client.items()}
     kwargs = client.pop("kwargs")
     variables = {**loaded.variables, **header.get("kwargs", {}), **kwargs, **client}
     variables["add_generation_prompt"] = header["add_generation_prompt"]
@@ -279,7 +303,12 @@ def render(loaded, header, raw):
         if size > loaded.limit:
             raise SizeError()
         parts.append(part)
-    text, breaks = marker.reveal("".join(parts))
+    try:
+        text, breaks = marker.reveal("".join(parts))
+    except UnicodeEncodeError:
+        whose = "the messages hold" if any(map(HALF_A_PAIR.search, marker.strings)) else "chat template: it makes"
+        raise RequestError(f"{whose} half of a surrogate pair (a \\ud800 to \\udfff alone): a character was cut in "
+                           "two") from None
     if len(text) > loaded.limit:
         raise SizeError()
     return struct.pack(f"<BI{len(breaks)}I", OK, len(breaks), *breaks) + text
@@ -289,6 +318,8 @@ def explain(error):
     text = str(error)
     if isinstance(error, jinja2.exceptions.TemplateSyntaxError):
         return f"line {error.lineno}: {text}"
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {error.msg}"  # its line is one of the code that jinja2 made
     if type(error) is jinja2.exceptions.TemplateError:
         return text  # what raise_exception says is meant for the one who asked
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -313,9 +344,6 @@ def serve(loaded, header, raw):
         return loaded, failure(BAD_REQUEST, str(error))
     except SizeError:
         return loaded, failure(TOO_LARGE, f"the prompt is larger than {loaded.limit} bytes")
-    except UnicodeEncodeError:
-        return loaded, failure(BAD_REQUEST, "the messages hold half of a surrogate pair (a \\ud800 to \\udfff alone): "
-                                            "a character was cut in two")
     except MemoryError:
         return loaded, failure(BAD_REQUEST, "chat template: out of memory")
     except Exception as error:

@@ -25,6 +25,8 @@ int tokenizer_new_spm(const uint8_t *model, size_t len_bytes, const char *config
                       struct err *e) MUST_CHECK;
 // From the metadata of a GGUF file, which is not kept.
 int tokenizer_new_gguf(const struct gguf *g, struct tokenizer **t, struct err *e) MUST_CHECK;
+// What makes it doubtful that such a tokenizer is the model's, although it was made: for people. NULL: nothing.
+const char *tokenizer_gguf_doubt(const struct gguf *g);
 // From a file with the name of a tokenizer.json or tokenizer.model; errors name it.
 int tokenizer_open(const char *path, struct tokenizer **t, struct err *e) MUST_CHECK;
 // From a model's folder: tokenizer.json, else tokenizer.model. ERR_NOT_FOUND: it has neither.

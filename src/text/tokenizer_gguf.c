@@ -1,5 +1,4 @@
 #include "text/tokenizer_gguf.h"
-#include "base/log.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistr.h>
@@ -49,7 +48,8 @@ static int type_of(const struct gguf_value *types, uint64_t i, const struct gguf
 static int load_vocab(struct vocab *v, const struct gguf *g, struct err *e) {
     static const char key[] = "tokenizer.ggml.tokens";
     const struct gguf_value *tokens = gguf_find(g, key), *types, *scores;
-    if (!tokens || tokens->type != GGUF_ARRAY || tokens->item_type != GGUF_STRING)
+    if (!tokens) return err_set(e, ERR_FORMAT, "%s is missing", key);
+    if (tokens->type != GGUF_ARRAY || tokens->item_type != GGUF_STRING)
         return err_set(e, ERR_FORMAT, "%s must be an array of strings", key);
     int rc = vocab_init(v, key, tokens->n_items, e);
     if (!rc) rc = array_of(g, "tokenizer.ggml.token_type", tokens->n_items, &types, e);
@@ -120,7 +120,8 @@ static int load_added(struct tokenizer *t, const struct vocab *v, const struct g
 static int load_merges(struct tokenizer *t, const struct vocab *v, const struct gguf *g, struct err *e) {
     static const char key[] = "tokenizer.ggml.merges";
     const struct gguf_value *merges = gguf_find(g, key);
-    if (!merges || merges->type != GGUF_ARRAY || merges->item_type != GGUF_STRING || merges->n_items > LIMIT_MERGES)
+    if (!merges) return err_set(e, ERR_FORMAT, "%s is missing", key);
+    if (merges->type != GGUF_ARRAY || merges->item_type != GGUF_STRING || merges->n_items > LIMIT_MERGES)
         return err_set(e, ERR_FORMAT, "%s must be an array of at most %d strings", key, LIMIT_MERGES);
     if (bpe_make_merges(&t->bpe, merges->n_items)) return err_set(e, ERR_NOMEM, "no memory for %s", key);
     const uint8_t *at = merges->data;
@@ -156,10 +157,7 @@ static int load_pre(struct tokenizer *t, const struct gguf *g, const struct pre 
     struct gguf_string name = {"", 0};
     int rc = gguf_get_string(g, key, &name, e);
     if (rc) return rc;
-    if (name.len_bytes == 0) {
-        LOG_W("model", "%s is missing: the file is old, and its tokens may not be those that the model knows", key);
-        name = (struct gguf_string){"default", 7};
-    }
+    if (name.len_bytes == 0) name = (struct gguf_string){"default", 7}; // tokenizer_gguf_doubt tells of it
     *pre = pre_find(name.text, name.len_bytes);
     if (!*pre)
         return err_set(e, ERR_UNSUPPORTED, "%s: the pre-tokenizer \"%.*s\" is unknown", key,
@@ -234,4 +232,17 @@ int tokenizer_gguf_load(struct tokenizer *t, const struct gguf *g, struct err *e
     if (!rc) rc = bytes ? load_byte_level(t, &v, g, e) : load_by_chars(t, &v, g, scores, e);
     vocab_fini(&v);
     return rc;
+}
+
+const char *tokenizer_gguf_doubt(const struct gguf *g) {
+    struct gguf_string kind = {"", 0}, pre = {"", 0};
+    if (gguf_get_string(g, "tokenizer.ggml.model", &kind, NULL) || gguf_get_string(g, "tokenizer.ggml.pre", &pre, NULL))
+        return NULL;
+    if (!gguf_find(g, "tokenizer.ggml.token_type"))
+        return "tokenizer.ggml.token_type is missing: which tokens are control tokens is guessed, and answers may be "
+               "nonsense";
+    if (equals(kind, "gpt2") && pre.len_bytes == 0)
+        return "tokenizer.ggml.pre is missing: \"default\" is taken, and texts may become other tokens than those that "
+               "the model knows";
+    return NULL;
 }

@@ -188,6 +188,10 @@ static int load_pretok(struct tokenizer *t, const json_t *p, int depth, struct e
     if (known) return rc;
     if (strcmp(type, "Sequence") == 0 && each(t, json_object_get(p, "pretokenizers"), depth, load_pretok, &rc, e))
         return rc;
+    if (strcmp(type, "Sequence") == 0)
+        return err_set(e, ERR_FORMAT,
+                       "pre_tokenizer.type \"Sequence\": its list \"pretokenizers\" is missing, or a "
+                       "Sequence is inside of too many others");
     return err_set(e, ERR_UNSUPPORTED,
                    "pre_tokenizer.type \"%.64s\": only Split, Digits, Punctuation, Whitespace, WhitespaceSplit, "
                    "Metaspace, ByteLevel and a Sequence of these",

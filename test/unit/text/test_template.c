@@ -285,6 +285,47 @@ static void text_of_a_client_is_text(void **state) {
             "{\"messages\": [{\"role\": \"assistant\", \"content\": \"<think>a</think>b\"}]}", "b<|a|>", 1);
 }
 
+// A vocabulary may have plain words for control tokens. The template knows the request's names all the same, and only
+// by these may a client write them.
+static void names_stay_what_they_are(void **state) {
+    (void)state;
+    struct tokenizer *all = t;
+    t = tiny_new(
+        &(struct tiny){.added = "[{\"id\": 1000, \"content\": \"<|a|>\", \"special\": true, \"normalized\": false},"
+                                " {\"id\": 1001, \"content\": \"role\", \"special\": true, \"normalized\": false},"
+                                " {\"id\": 1002, \"content\": \"user\", \"special\": true, \"normalized\": false},"
+                                " {\"id\": 1003, \"content\": \"kwargs\", \"special\": true, \"normalized\": false},"
+                                " {\"id\": 1004, \"content\": \"mood\", \"special\": true, \"normalized\": false}]"});
+    encoded("{% for x in messages %}{% if x.role == 'user' %}<|a|>{{ x.content }}{{ mood }}{% endif %}{% endfor %}",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"user <|a|> role\"}], \"chat_template_kwargs\": "
+            "{\"mood\": 5}}",
+            "<|a|>user <|a|> role5", 1);
+    encoded("{{ tools | tojson }}{{ messages[0].role }}{{ '<|a|>' }}",
+            "{\"messages\": [{\"role\": \"<|a|>\"}], \"tools\": [{\"<|a|>\": {\"kwargs\": 1}, \"type\": \"<|a|>\"}]}",
+            "[{\"<|a|>\": {\"kwargs\": 1}, \"type\": \"<|a|>\"}]<|a|><|a|>", 1);
+    tokenizer_free(t);
+    t = all;
+}
+
+static void whose_fault(const char *text, const char *want) {
+    struct chat_template_options options = {.deadline_ms = 500};
+    struct chat_template *ct = NULL;
+    struct err e = {0};
+    assert_int_equal(chat_template_new(text, NULL, t, &options, &ct, &e), ERR_FORMAT);
+    if (!strstr(e.text, want)) fail_msg("\"%s\" does not say \"%s\"", e.text, want);
+}
+
+static void templates_at_fault(void **state) {
+    (void)state;
+    whose_fault("{% break %}", "SyntaxError: 'break' outside loop");
+    whose_fault("{{ 10**(10**9) }}", "not compiled within 500 ms"); // the power is computed while compiling
+    struct chat_template *ct = load("{{ '\\ud800' }}", NULL, 0);
+    refuses(ct, USER "}", ERR_USAGE, "chat template: it makes half of a surrogate pair");
+    refuses(ct, "{\"messages\": [{\"role\": \"user\", \"content\": \"\\ud83d\"}]}", ERR_USAGE,
+            "the messages hold half");
+    chat_template_free(ct);
+}
+
 static void requests_at_fault(void **state) {
     (void)state;
     struct chat_template *ct =
@@ -342,12 +383,6 @@ static void hostile_templates(void **state) {
         renders(ct, USER "}", NULL, "ok");
         chat_template_free(ct);
     }
-    struct chat_template_options options = {.deadline_ms = 500};
-    struct chat_template *ct = NULL;
-    struct err e;
-    // The power is computed while compiling.
-    assert_int_not_equal(chat_template_new("{{ 10**(10**9) }}", NULL, t, &options, &ct, &e), 0);
-    assert_null(ct);
 }
 
 static void kill_children(void) {
@@ -437,6 +472,8 @@ int main(void) {
         cmocka_unit_test(text_of_a_client_is_text),
         cmocka_unit_test(a_prompt_has_text),
         cmocka_unit_test(requests_at_fault),
+        cmocka_unit_test(names_stay_what_they_are),
+        cmocka_unit_test(templates_at_fault),
         cmocka_unit_test(hostile_templates),
         cmocka_unit_test(a_dead_helper_is_replaced),
         cmocka_unit_test(many_threads),

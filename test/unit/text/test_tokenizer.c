@@ -251,6 +251,8 @@ static void refuses_what_it_cannot_honour(void **state) {
     refused(&(struct tiny){.normalizer = "{\"type\": \"BertNormalizer\"}"}, ERR_UNSUPPORTED, "BertNormalizer");
     refused(&(struct tiny){.pre_tokenizer = "{\"type\": \"BertPreTokenizer\"}"}, ERR_UNSUPPORTED, "BertPreTokenizer");
     refused(&(struct tiny){.pre_tokenizer = "null"}, ERR_UNSUPPORTED, "decoder");
+    refused(&(struct tiny){.pre_tokenizer = "{\"type\": \"Sequence\"}"}, ERR_FORMAT,
+            "list \"pretokenizers\" is missing");
     refused(&(struct tiny){.post_processor = "{\"type\": \"BertProcessing\"}"}, ERR_UNSUPPORTED, "BertProcessing");
     refused(&(struct tiny){.added = "[{\"id\": 1048576, \"content\": \"x\"}]"}, ERR_FORMAT, "1048575");
     refused(&(struct tiny){.added = "[{\"id\": -1, \"content\": \"x\"}]"}, ERR_FORMAT, "integer");

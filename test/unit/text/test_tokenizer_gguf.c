@@ -119,7 +119,46 @@ static void gguf_and_json_agree(void **state) {
     free(prose);
 }
 
+// A file with some of the keys: what it is refused for ("": it is not), and what is doubtful about it.
+static void keys(const char *pre, bool tokens, bool types, bool merges, const char *refusal, const char *doubt) {
+    static const struct gguf_string list[] = {{"a", 1}, {"b", 1}, {"ab", 2}, {"<e>", 3}}, merge = {"a b", 3};
+    struct gguf_writer *w;
+    struct gguf *g;
+    struct tokenizer *one = NULL;
+    struct buf b;
+    struct err e = {0};
+    buf_init(&b, 1 << 16);
+    int rc = gguf_writer_new(&w);
+    if (!rc) rc = gguf_put_string(w, "tokenizer.ggml.model", "gpt2", 4);
+    if (!rc && pre) rc = gguf_put_string(w, "tokenizer.ggml.pre", pre, strlen(pre));
+    if (!rc && tokens) rc = gguf_put_array(w, "tokenizer.ggml.tokens", GGUF_STRING, list, 4);
+    if (!rc && types) rc = gguf_put_array(w, "tokenizer.ggml.token_type", GGUF_I32, (int32_t[]){1, 1, 1, 3}, 4);
+    if (!rc && merges) rc = gguf_put_array(w, "tokenizer.ggml.merges", GGUF_STRING, &merge, 1);
+    if (!rc) rc = gguf_put_u32(w, "tokenizer.ggml.eos_token_id", 3);
+    if (!rc) rc = gguf_writer_header(w, &b);
+    assert_int_equal(rc, 0);
+    gguf_writer_free(w);
+    if (gguf_new(b.data, b.len_bytes, &g, &e)) fail_msg("%s", e.text);
+    rc = tokenizer_new_gguf(g, &one, &e);
+    if (rc ? !refusal[0] || !strstr(e.text, refusal) : refusal[0]) fail_msg("%s: %d %s", refusal, rc, e.text);
+    if (!rc) assert_true(tokenizer_is_special(one, 3)); // by its type, or as the end token
+    const char *have = tokenizer_gguf_doubt(g);
+    if (doubt ? !have || !strstr(have, doubt) : have != NULL) fail_msg("%s", have ? have : "no doubt");
+    tokenizer_free(one);
+    gguf_free(g);
+    buf_fini(&b);
+}
+
+static void keys_that_are_missing(void **state) {
+    (void)state;
+    keys("qwen2", true, true, true, "", NULL);
+    keys("qwen2", true, false, true, "", "tokenizer.ggml.token_type is missing");
+    keys(NULL, true, true, true, "", "tokenizer.ggml.pre is missing");
+    keys("qwen2", false, true, true, "tokenizer.ggml.tokens is missing", NULL);
+    keys("qwen2", true, true, false, "tokenizer.ggml.merges is missing", NULL);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gguf_and_json_agree)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gguf_and_json_agree), cmocka_unit_test(keys_that_are_missing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
