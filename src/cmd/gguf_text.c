@@ -3,6 +3,7 @@
 #include "base/limits.h"
 #include "cmd/gguf_pre.h"
 #include "cmd/gguf_vocab.h"
+#include "model/gguf_config.h"
 #include "model/gguf_export.h"
 #include "os/file.h"
 #include "text/tokenizer_gguf.h"
@@ -16,6 +17,7 @@ struct text {
     struct gguf_writer *w;
     json_t *tokenizer, *config; // tokenizer.json, tokenizer_config.json; NULL: not there
     struct gguf_vocab vocab;
+    struct gguf_text_lacks lacks;
 };
 
 static int no_room(int rc, struct err *e) { return rc ? err_set(e, rc, "no room for the tokenizer") : ERR_OK; }
@@ -186,13 +188,22 @@ static int put_id(struct text *t, const char *key, int64_t id) {
     return id < 0 ? ERR_OK : gguf_put_u32(t->w, key, (uint32_t)id);
 }
 
-// The first end token, and what else ends an answer as end of turn and of message.
+// The first end token, and what else ends an answer as end of turn and of message: two more, and control tokens only,
+// as readers make such of what these keys name. Where that is not all, a key of ours has the whole list.
 static int put_ends(struct text *t, int64_t eos) {
     static const char *const keys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+    const struct hparams *h = t->h;
     uint32_t n = 0;
     int rc = put_id(t, "tokenizer.ggml.eos_token_id", eos);
-    for (uint32_t i = 0; i < t->h->n_eos && n < 2 && !rc; i++)
-        if (t->h->eos_ids[i] != eos) rc = put_id(t, keys[n++], t->h->eos_ids[i]);
+    for (uint32_t i = 0; i < h->n_eos && !rc; i++) {
+        const bool is_plain = t->vocab.type[h->eos_ids[i]] == GGUF_TOKEN_NORMAL;
+        if (h->eos_ids[i] == eos) continue;
+        if (n < 2 && !is_plain)
+            rc = put_id(t, keys[n++], h->eos_ids[i]);
+        else
+            t->lacks.ends = true;
+    }
+    if (!rc && t->lacks.ends) rc = gguf_put_array(t->w, GGUF_END_TOKENS, GGUF_I32, h->eos_ids, h->n_eos);
     return rc;
 }
 
@@ -316,7 +327,8 @@ static int export_spm(struct text *t, const char *path, struct err *e) {
     return no_room(rc ? rc : gguf_vocab_put(&t->vocab, true, t->w), e);
 }
 
-int gguf_text_export(const char *folder, const struct hparams *h, struct gguf_writer *w, struct err *e) {
+int gguf_text_export(const char *folder, const struct hparams *h, struct gguf_writer *w, struct gguf_text_lacks *lacks,
+                     struct err *e) {
     struct text t = {.h = h, .w = w};
     char path[LIMIT_PATH];
     int rc = read_json(folder, "tokenizer.json", LIMIT_TOKENIZER_BYTES, &t.tokenizer, e);
@@ -324,10 +336,14 @@ int gguf_text_export(const char *folder, const struct hparams *h, struct gguf_wr
     if (!rc) rc = file_join(path, sizeof path, folder, "tokenizer.model", e);
     if (!rc) rc = gguf_vocab_init(&t.vocab, h->n_vocab, e);
     const bool any = t.tokenizer || (!rc && file_exists(path));
+    t.lacks.tokenizer = !any;
     if (!rc && !any) rc = no_room(put_text(w, "tokenizer.ggml.model", "none"), e);
+    if (!rc && !any) rc = no_room(put_id(&t, "tokenizer.ggml.bos_token_id", h->bos_id), e);
+    if (!rc && !any) rc = no_room(put_ends(&t, h->n_eos ? h->eos_ids[0] : -1), e);
     if (!rc && any) rc = t.tokenizer ? export_json(&t, e) : export_spm(&t, path, e);
     if (!rc && any) rc = put_special(&t, e);
     if (!rc && any) rc = put_template(&t, folder, e);
+    if (lacks) *lacks = t.lacks;
     gguf_vocab_fini(&t.vocab);
     json_decref(t.tokenizer);
     json_decref(t.config);

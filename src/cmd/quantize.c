@@ -25,9 +25,10 @@ static uint64_t tensor_bytes(const struct tensors *t) {
     return sum;
 }
 
-static int check_paths(const struct quantize *q, struct err *e) {
-    if (!file_exists(q->in)) return err_set(e, ERR_NOT_FOUND, "%s: no such file or folder", q->in);
-    int rc = out_file_refuse_input(q->out, q->in, e);
+static int check_paths(struct quantize *q, char in[LIMIT_PATH], struct err *e) {
+    int rc = open_model_path(q->in, in, e);
+    q->in = in;
+    if (!rc) rc = out_file_refuse_input(q->out, q->in, e);
     return rc ? rc : out_file_check(q->out, q->force, e);
 }
 
@@ -49,15 +50,28 @@ static int write_file(const struct quantize *q, struct convert *c, struct gguf_w
     return ERR_OK;
 }
 
+static void warn(const char *en, const char *zh) {
+    fprintf(stderr, "%s%s\n", flags_text("warning: ", "警告："), flags_text(en, zh));
+}
+
 static int from_folder(const struct quantize *q, struct gguf_writer *w, struct err *e) {
     struct opened_model m;
     struct convert *c = NULL;
+    struct gguf_text_lacks lacks = {0};
     int rc = open_model(q->in, &m, e);
     if (rc) return rc;
     rc = gguf_export_config(m.config_json, m.config_bytes, &m.hparams, &m.defaults, m.name, w, e);
-    if (!rc) rc = gguf_text_export(q->in, &m.hparams, w, e);
+    if (!rc) rc = gguf_text_export(q->in, &m.hparams, w, &lacks, e);
     if (!rc) rc = convert_from_folder(&m.hparams, m.config_json, m.config_bytes, m.tensors, q->recipe, &c, e);
     if (!rc) rc = write_file(q, c, w, &m.hparams, tensor_bytes(m.tensors), e);
+    if (!rc && lacks.tokenizer)
+        warn("the folder has no tokenizer, so the file takes token ids only",
+             "目录中没有分词器，生成的文件只接受 token id");
+    if (!rc && lacks.ends)
+        warn(
+            "GGUF has no keys for all end tokens of the model: Loom ends answers at all of them, other programs at the "
+            "first ones only",
+            "GGUF 的键放不下模型的全部结束 token：Loom 遇到任何一个都会结束，其他程序只认前几个");
     convert_free(c);
     open_model_close(&m);
     return rc;
@@ -109,6 +123,7 @@ static int run(const struct command *c, int argc, char **argv) {
         {0}};
     const struct flag *tables[] = {own, NULL};
     const char *paths[2];
+    char in[LIMIT_PATH];
     int n_rest;
     struct err e;
     struct gguf_writer *w = NULL;
@@ -121,8 +136,9 @@ static int run(const struct command *c, int argc, char **argv) {
     q.in = paths[0];
     q.out = paths[1];
     log_setup(false, true);
-    rc = check_paths(&q, &e);
-    if (!rc && gguf_writer_new(&w)) rc = err_set(&e, ERR_NOMEM, "no memory for the metadata");
+    rc = check_paths(&q, in, &e);
+    if (rc) return flags_fail(c, &e);
+    if (gguf_writer_new(&w)) rc = err_set(&e, ERR_NOMEM, "no memory for the metadata");
     if (!rc) rc = file_is_dir(q.in) ? from_folder(&q, w, &e) : from_gguf(&q, w, &e);
     // With several models at work an error without its model helps nobody.
     if (rc && !strstr(e.text, q.in) && !strstr(e.text, q.out)) err_prefix(&e, "%s", q.in);

@@ -214,7 +214,7 @@ static int write_file(struct synth *s, const char *name, struct gguf_writer *w, 
     int rc = model_needs(h, 0, h->n_layers, add_shape, t);
     if (rc) rc = err_set(e, rc, "no memory for the tensors");
     if (!rc) rc = gguf_export_config(s->config, s->config_bytes, h, &g, name, w, e);
-    if (!rc && s->folder) rc = gguf_text_export(s->folder, h, w, e);
+    if (!rc && s->folder) rc = gguf_text_export(s->folder, h, w, NULL, e);
     if (!rc && !s->folder) rc = gguf_text_make_up(h, w, e);
     if (!rc && gguf_put_u32(w, "general.file_type", s->recipe->file_type)) rc = err_set(e, ERR_NOMEM, "no memory");
     if (!rc) rc = convert_from_folder(h, s->config, s->config_bytes, t, s->recipe, &c, e);

@@ -395,6 +395,17 @@ static int32_t special(struct gguf_keys *k, const char *key, uint32_t n_vocab) {
     return id;
 }
 
+static void add_listed_ends(struct gguf_keys *k, json_t *list, const struct gguf_value *v, uint32_t n_vocab) {
+    int64_t id;
+    for (uint64_t i = 0; i < v->n_items && !k->rc; i++) {
+        if (i == LIMIT_STOP_IDS || !gguf_item_integer(v, i, &id) || id < 0 || id >= n_vocab)
+            k->rc = err_set(k->e, ERR_FORMAT, "key %s: item %llu; at most %d ids of 0 to %u are right", GGUF_END_TOKENS,
+                            (unsigned long long)i, LIMIT_STOP_IDS, n_vocab - 1);
+        else
+            add_end(k, list, (uint32_t)id);
+    }
+}
+
 static void put_tokens(struct gguf_keys *k) {
     static const char *const KEYS[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};
@@ -402,15 +413,17 @@ static void put_tokens(struct gguf_keys *k) {
     const uint32_t n_vocab = (uint32_t)json_integer_value(json_object_get(k->o, "vocab_size"));
     const int32_t bos = special(k, "tokenizer.ggml.bos_token_id", n_vocab);
     json_t *ends = json_array();
+    const struct gguf_value *all = gguf_find(k->g, GGUF_END_TOKENS);
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
         const int32_t id = special(k, KEYS[i], n_vocab);
-        if (id >= 0) add_end(k, ends, (uint32_t)id);
+        if (id >= 0 && !all) add_end(k, ends, (uint32_t)id);
     }
+    if (all) add_listed_ends(k, ends, all, n_vocab);
     const struct gguf_value *tokens = gguf_find(k->g, "tokenizer.ggml.tokens");
     const struct gguf_value *types = gguf_find(k->g, "tokenizer.ggml.token_type");
     const uint8_t *at = tokens ? tokens->data : NULL;
     struct gguf_string s;
-    for (uint32_t id = 0; tokens && id < n_vocab && gguf_next_string(tokens, &at, &s); id++) {
+    for (uint32_t id = 0; !all && tokens && id < n_vocab && gguf_next_string(tokens, &at, &s); id++) {
         int64_t type = NORMAL;
         if (types && ends_answer(k, &s) && gguf_item_integer(types, id, &type) && type != NORMAL) add_end(k, ends, id);
     }

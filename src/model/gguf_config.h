@@ -9,6 +9,10 @@
 #include "weights/tensors.h"
 #include <stddef.h>
 
+// All end tokens of the model, an array of their ids: in files of ours whose model has more of them than the keys of
+// the format hold. Where it is there it counts alone.
+#define GGUF_END_TOKENS "loom.eos_token_ids"
+
 enum { GATING_SOFTMAX = 1, GATING_SIGMOID = 2 }; // values of expert_gating_func
 
 // t: an opened GGUF file. *config is the text of a config.json, *generation of a generation_config.json or NULL; both

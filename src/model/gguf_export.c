@@ -178,7 +178,9 @@ static int check_silent(const char *arch, const struct hparams *h, struct err *e
     for (uint32_t i = 0; i < h->n_layers; i++) {
         const bool none = strcmp(arch, "smollm3") == 0 && (i + 1) % NO_ROPE_EVERY == 0;
         if ((h->rope_of[i] == ROPE_NONE) != none)
-            return err_set(e, ERR_UNSUPPORTED, "%s: no_rope_layers: GGUF has no key for it; layer %u %s RoPE there",
+            return err_set(e, ERR_UNSUPPORTED,
+                           "%s: layers without RoPE (no_rope_layers, or null in rope_parameters): GGUF has no key for "
+                           "them; layer %u %s RoPE there",
                            FILE_NAME, i, none ? "has no" : "has");
     }
     return ERR_OK;

@@ -145,6 +145,12 @@ static void test_settings_come_back(void **state) {
         compare_frequencies(&h, &m.hparams);
         if (model_plan_hash(&h, &mode) != model_plan_hash(&m.hparams, &mode)) print_message("%s\n", m.config_json);
         assert_true(model_plan_hash(&h, &mode) == model_plan_hash(&m.hparams, &mode));
+        if (model_check_tensors(&m.hparams, m.tensors, &e)) fail_msg("%s", e.text);
+        m.hparams.n_vocab++; // what does not fit is told by the name that the file has
+        assert_int_equal(model_check_tensors(&m.hparams, m.tensors, &e), ERR_FORMAT);
+        if (!strstr(e.text, "tensor token_embd.weight: shape [600, 256], but the keys of the file make it [601, 256]"))
+            fail_msg("%s", e.text);
+        m.hparams.n_vocab--;
         assert_int_equal(m.hparams.eos_ids[0], 2);
         assert_int_equal(m.hparams.n_vocab, h.n_vocab);
         assert_string_equal(m.name, "a");

@@ -187,6 +187,19 @@ static void tokens(void **state) {
     usual(&f);
     u32(&f, "tokenizer.ggml.eos_token_id", 10);
     refused(&f, ERR_FORMAT, "tokenizer.ggml.eos_token_id", "0 to 9");
+    // A list of ours is all of them.
+    begin(&f, "qwen2");
+    usual(&f);
+    u32(&f, "tokenizer.ggml.eos_token_id", 1);
+    assert_int_equal(gguf_put_array(f.w, GGUF_END_TOKENS, GGUF_I32, (int32_t[]){7, 3, 5, 2, 9}, 5), 0);
+    good(&f);
+    assert_int_equal(f.h.n_eos, 5);
+    assert_memory_equal(f.h.eos_ids, ((int32_t[]){7, 3, 5, 2, 9}), 5 * sizeof(int32_t));
+    end(&f);
+    begin(&f, "qwen2");
+    usual(&f);
+    assert_int_equal(gguf_put_array(f.w, GGUF_END_TOKENS, GGUF_I32, (int32_t[]){7, 10}, 2), 0);
+    refused(&f, ERR_FORMAT, GGUF_END_TOKENS, "item 1");
 }
 
 static void windows(void **state) {
