@@ -6,8 +6,6 @@
 
 #include "cmd/cmd.h"
 #include "cmd/inspect_gguf.h"
-#include "engine/stage.h"
-#include "os/cpu.h"
 #include "os/file.h"
 
 struct inspect {
@@ -17,10 +15,6 @@ struct inspect {
     struct file_map map; // of a GGUF file
     struct gguf *gguf;   // its header; NULL: no GGUF file
     json_t *out;         // with json: what is printed at the end
-};
-
-struct memory {
-    uint64_t weights_bytes, kv_token_bytes, kv_bytes, scratch_bytes, total_bytes, free_bytes;
 };
 
 // ---- Tensors
@@ -117,32 +111,35 @@ static void tell_files(const struct inspect *f, const struct tensors *t, bool li
     print_types(&types);
 }
 
-// ---- Memory
+// ---- Whether it runs
 
-static int need_memory(const struct opened_model *m, const struct head_config *c, struct memory *out, struct err *e) {
-    const struct hparams *h = &m->hparams;
-    struct backend *be;
-    struct backend_cpu_config one = {.isa = ISA_REF, .n_threads = 1};
-    int rc = backend_cpu_new(&one, &be, e);
-    if (rc) return rc;
-    const uint32_t blocks = (c->context + LIMIT_BLOCK_TOKENS - 1) / LIMIT_BLOCK_TOKENS;
-    struct stage_config sc = {.hparams = h,
-                              .mode = c->mode,
-                              .b = h->n_layers,
-                              .n_kv_blocks = blocks * c->sequences,
-                              .max_rows = c->chunk_rows,
-                              .max_context = c->context};
-    struct stage_memory sm;
-    stage_memory(&sc, be->ops, &sm);
-    sm.weights_bytes = model_file_layer_bytes(h, &c->mode, be->ops, m->tensors, 0, h->n_layers);
-    *out = (struct memory){.weights_bytes = sm.weights_bytes,
-                           .kv_token_bytes = model_kv_bytes_per_token(h, c->mode.kv, h->n_layers),
-                           .kv_bytes = sm.kv_bytes,
-                           .scratch_bytes = sm.scratch_bytes,
-                           .total_bytes = sm.weights_bytes + sm.kv_bytes + sm.scratch_bytes,
-                           .free_bytes = c->memory_bytes ? c->memory_bytes : cpu_memory_available_bytes()};
-    be->ops->free(be);
+// What run, serve and node would say before they load. m->fits is false where ERR_LIMIT would end them.
+struct memory {
+    struct head_memory need;
+    uint64_t kv_token_bytes, total_bytes, missing_bytes;
+    bool fits;
+};
+
+static int need_memory(const struct head_config *c, struct memory *m, struct err *e) {
+    const struct hparams *h = &c->model->hparams;
+    struct head_memory *n = &m->need;
+    int rc = head_memory(c, n, e);
+    if (rc && rc != ERR_LIMIT) return rc;
+    m->fits = rc == ERR_OK;
+    m->kv_token_bytes = model_kv_bytes_per_token(h, c->mode.kv, h->n_layers);
+    m->total_bytes = n->weights_bytes + n->kv_bytes + n->scratch_bytes;
+    m->missing_bytes = m->fits ? 0 : n->least_bytes - n->limit_bytes;
     return ERR_OK;
+}
+
+// The checks of a load, but for the values of the weights.
+static int check_model(const struct opened_model *m, struct err *e) {
+    struct text_side text;
+    int rc = model_check_tensors(&m->hparams, m->tensors, e);
+    if (rc) return err_prefix(e, "%s", m->path);
+    rc = text_open(m, NULL, 0, &text, e);
+    text_close(&text);
+    return rc;
 }
 
 static void print_model(const struct opened_model *m, const struct head_config *c, const struct memory *x,
@@ -156,19 +153,23 @@ static void print_model(const struct opened_model *m, const struct head_config *
         printf(flags_text("  %u experts of %u, %u chosen per token\n", "  %u 个专家（FFN %u），每 token 选 %u 个\n"),
                h->n_experts, h->expert_ffn, h->top_k);
     if (conversions[0]) printf(flags_text("  converted when it is loaded: %s\n", "  载入时转换：%s\n"), conversions);
-    printf(flags_text("  in memory at context %u, %u at once: weights %.1f MB, KV %.1f MB (%llu bytes a token), "
-                      "scratch %.1f MB: %.1f MB\n",
-                      "  上下文 %u、并发 %u 时内存：权重 %.1f MB，KV %.1f MB（每 token %llu 字节），暂存 %.1f MB：共 "
-                      "%.1f MB\n"),
-           c->context, c->sequences, (double)x->weights_bytes / 1e6, (double)x->kv_bytes / 1e6,
-           (unsigned long long)x->kv_token_bytes, (double)x->scratch_bytes / 1e6, (double)x->total_bytes / 1e6);
-    if (x->total_bytes <= x->free_bytes)
-        printf(flags_text("  it will run here: %.1f MB are free\n", "  本机可以运行：可用 %.1f MB\n"),
-               (double)x->free_bytes / 1e6);
+    const struct head_memory *n = &x->need;
+    printf(
+        flags_text("  in memory at context %u: weights %.1f MB, KV for %llu tokens %.1f MB (%llu bytes each), scratch "
+                   "%.1f MB: %.1f MB\n",
+                   "  上下文 %u 时内存：权重 %.1f MB，%llu 个 token 的 KV %.1f MB（每个 %llu 字节），暂存 %.1f MB：共 "
+                   "%.1f MB\n"),
+        c->context, (double)n->weights_bytes / 1e6, (unsigned long long)n->kv_tokens, (double)n->kv_bytes / 1e6,
+        (unsigned long long)x->kv_token_bytes, (double)n->scratch_bytes / 1e6, (double)x->total_bytes / 1e6);
+    if (x->fits)
+        printf(flags_text("  it will run here: %.1f MB may be used, %.1f MB are the least\n",
+                          "  本机可以运行：可用 %.1f MB，至少需要 %.1f MB\n"),
+               (double)n->limit_bytes / 1e6, (double)n->least_bytes / 1e6);
     else
-        printf(flags_text("  it will not run here alone: %.1f MB are free, %.1f MB are missing\n",
-                          "  单靠本机不能运行：可用 %.1f MB，还差 %.1f MB\n"),
-               (double)x->free_bytes / 1e6, (double)(x->total_bytes - x->free_bytes) / 1e6);
+        printf(flags_text("  it will not run here alone: %.1f MB may be used, %.1f MB are the least, %.1f MB are "
+                          "missing\n",
+                          "  单靠本机不能运行：可用 %.1f MB，至少需要 %.1f MB，还差 %.1f MB\n"),
+               (double)n->limit_bytes / 1e6, (double)n->least_bytes / 1e6, (double)x->missing_bytes / 1e6);
 }
 
 static void add_model(const struct opened_model *m, const struct head_config *c, const struct memory *x,
@@ -188,30 +189,35 @@ static void add_model(const struct opened_model *m, const struct head_config *c,
                    {"max_context", h->max_context},
                    {"context", c->context},
                    {"sequences", c->sequences},
-                   {"weight_bytes", x->weights_bytes},
-                   {"kv_bytes", x->kv_bytes},
+                   {"weight_bytes", x->need.weights_bytes},
+                   {"kv_bytes", x->need.kv_bytes},
+                   {"kv_tokens", x->need.kv_tokens},
                    {"kv_bytes_per_token", x->kv_token_bytes},
-                   {"scratch_bytes", x->scratch_bytes},
+                   {"scratch_bytes", x->need.scratch_bytes},
                    {"total_bytes", x->total_bytes},
-                   {"free_bytes", x->free_bytes}};
+                   {"least_bytes", x->need.least_bytes},
+                   {"free_bytes", x->need.limit_bytes}};
     json_object_set_new(o, "model", json_string(m->name));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(o, numbers[i].name, json_integer((json_int_t)numbers[i].value));
     json_object_set_new(o, "conversions", json_string(conversions));
-    json_object_set_new(o, "fits", json_boolean(x->total_bytes <= x->free_bytes));
+    json_object_set_new(o, "fits", json_boolean(x->fits));
     json_object_set_new(o, "runs", json_true());
+    const char *doubt = tensors_gguf(m->tensors) ? tokenizer_gguf_doubt(tensors_gguf(m->tensors)) : NULL;
+    if (doubt) json_object_set_new(o, "warning", json_string(doubt));
 }
 
 // ---- One path
 
-// Whether the model can be computed, and in how much memory. *t: its tensors, if they could be opened.
+// Whether the model can be computed, and in how much memory.
 static int tell_model(const struct inspect *f, struct opened_model *m, struct err *e) {
     struct head_config c;
     struct memory x;
     char conversions[512];
     int rc = open_model(f->path, m, e);
     if (!rc) rc = compute_config(&f->compute, m, true, &c, e);
-    if (!rc) rc = need_memory(m, &c, &x, e);
+    if (!rc) rc = check_model(m, e);
+    if (!rc) rc = need_memory(&c, &x, e);
     if (rc) return rc;
     model_conversions(&m->hparams, &c.mode, m->tensors, 0, m->hparams.n_layers, conversions, sizeof conversions);
     if (f->json)
@@ -246,9 +252,8 @@ static int inspect(struct inspect *f, struct err *e) {
     if (rc && rc != ERR_USAGE) {
         struct err other;
         if (folder && tensors_open(f->path, &alone, &other)) alone = NULL;
-        if (f->gguf || alone) tell_files(f, alone, true);
-        if (f->json) json_object_set_new(f->out, "runs", json_false());
-        if (f->json) json_object_set_new(f->out, "reason", json_string(e->text));
+        if (!f->json) printf(flags_text("it will not run: %s\n", "不能运行：%s\n"), e->text);
+        if (f->gguf || alone) tell_files(f, alone, f->tensors);
         tensors_free(alone);
     } else if (!rc) {
         tell_files(f, m.tensors, f->tensors);
@@ -268,7 +273,6 @@ static int print_json(const json_t *o, struct err *e) {
 static int run(const struct command *c, int argc, char **argv) {
     struct inspect f = {.compute = compute_defaults};
     struct flag compute[COMPUTE_FLAGS];
-    f.compute.sequences = 1;
     compute_flags_table(&f.compute, compute);
     const struct flag own[] = {{"--tensors", FLAG_BOOL, &f.tensors, 0, 0, "", "list every tensor", "列出所有张量"},
                                {"--json", FLAG_BOOL, &f.json, 0, 0, "", "print one JSON object", "输出一个 JSON 对象"},
@@ -280,9 +284,15 @@ static int run(const struct command *c, int argc, char **argv) {
     if (!rc && n_rest != 1)
         rc = err_set(&e, ERR_USAGE, "FILE is missing: a model folder, a .gguf or a .safetensors file");
     if (!rc && !file_exists(f.path)) rc = err_set(&e, ERR_NOT_FOUND, "%s: no such file or folder", f.path);
+    char file[LIMIT_PATH];
+    if (!rc && !open_model_path(f.path, file, &other)) f.path = file; // else the reason comes with the rest
     log_setup(f.compute.verbose, true);
     if (!rc && !(f.out = json_object())) rc = err_set(&e, ERR_NOMEM, "no memory");
     if (!rc) rc = inspect(&f, &e);
+    if (rc && rc != ERR_USAGE && f.out) {
+        json_object_set_new(f.out, "runs", json_false());
+        json_object_set_new(f.out, "reason", json_string(e.text));
+    }
     if (f.json && f.out && json_object_size(f.out) && print_json(f.out, &other) && !rc) {
         e = other;
         rc = e.code;

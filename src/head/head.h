@@ -32,8 +32,10 @@ struct head_config {
 };
 
 // What the local stages will take of this process's memory, known before anything is loaded. ERR_LIMIT: more than they
-// may have; the text says what would fit.
+// may have; the text says what would fit, and *m what they would take with a KV cache for one sequence.
 struct head_memory {
+    uint64_t least_bytes; // of what counts against the limit, with one sequence
+    uint64_t limit_bytes;
     uint64_t weights_bytes, kv_bytes, scratch_bytes;
     uint64_t kv_begin_bytes; // of the KV cache, resident from the first token on
     uint64_t kv_tokens;

@@ -15,13 +15,18 @@ uint64_t head_local_memory_bytes(const struct head_config *c) {
     return c->memory_bytes ? c->memory_bytes : cpu_memory_available_bytes() / 10 * 9;
 }
 
-static int count_blocks(const struct head_config *c, uint32_t *n_blocks, struct err *e) {
+static int count_blocks(const struct head_config *c, struct head_memory *out, uint32_t *n_blocks, struct err *e) {
+    const uint32_t least = (c->context + LIMIT_BLOCK_TOKENS - 1) / LIMIT_BLOCK_TOKENS;
     struct plan_node node = {.id = 1, .memory_bytes = head_local_memory_bytes(c)};
     struct plan_wish wish = {.context = c->context, .max_blocks = head_max_blocks(c)};
     struct plan_model *m = malloc(sizeof *m);
     struct plan *p = malloc(sizeof *p);
     int rc = m && p ? ERR_OK : err_set(e, ERR_NOMEM, "no memory for a plan");
     if (!rc) rc = head_plan_model(&c->model->hparams, &c->mode, c->chunk_rows, m, e);
+    if (!rc)
+        *out = (struct head_memory){.least_bytes = plan_stage_bytes(m, 0, m->n_layers, least),
+                                    .limit_bytes = node.memory_bytes};
+    *n_blocks = least;
     if (!rc) rc = plan_make(&node, 1, m, &wish, p, e);
     if (!rc) *n_blocks = p->n_blocks;
     free(m);
@@ -34,8 +39,9 @@ int head_memory(const struct head_config *c, struct head_memory *m, struct err *
     uint32_t n_blocks, a = 0;
     struct backend *be;
     *m = (struct head_memory){0};
-    int rc = count_blocks(c, &n_blocks, e);
-    if (!rc) rc = backend_cpu_new(&(struct backend_cpu_config){.isa = c->cpu.isa, .n_threads = 1}, &be, e);
+    const int fits = count_blocks(c, m, &n_blocks, e);
+    if (fits && fits != ERR_LIMIT) return fits;
+    int rc = backend_cpu_new(&(struct backend_cpu_config){.isa = c->cpu.isa, .n_threads = 1}, &be, fits ? NULL : e);
     if (rc) return rc;
     for (uint32_t i = 0; i < c->n_stages && a < h->n_layers; i++) {
         uint32_t n = c->layers[i] < h->n_layers - a ? c->layers[i] : h->n_layers - a;
@@ -55,5 +61,5 @@ int head_memory(const struct head_config *c, struct head_memory *m, struct err *
     m->kv_begin_bytes = (uint64_t)h->n_layers * HUGE_PAGE_BYTES;
     if (m->kv_begin_bytes > m->kv_bytes) m->kv_begin_bytes = m->kv_bytes;
     m->kv_tokens = (uint64_t)n_blocks * LIMIT_BLOCK_TOKENS;
-    return ERR_OK;
+    return fits;
 }

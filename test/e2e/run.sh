@@ -241,6 +241,67 @@ echo '[1, 8192]' >"$WORK/bad_ids"
 ok "an id over the vocabulary" refused 1 8191 "$LOOM" run "$MODEL" --ids "$WORK/bad_ids"
 ok "no room for the model" refused 1 memory "$LOOM" run "$MODEL" -p A --memory 1M
 
+say "inspect says what run does"
+told() { # NAME WHAT: of the copy that was broken last, or of a file
+    local name=$1 what=$2 path=${3:-$WORK/broken} rc
+    "$LOOM" inspect "$path" >"$WORK/out" 2>"$WORK/err"
+    rc=$?
+    ok "inspect, $what: exit code" equal 1 "$rc"
+    ok "inspect, $what: the reason on stderr" grep -qF -- "$name" "$WORK/err"
+    ok "inspect, $what: the reason comes first" grep -qF -- "$name" <(head -n 1 "$WORK/out")
+    ok "inspect, $what: no list of tensors" test "$(wc -l <"$WORK/out")" -lt 60
+    "$LOOM" inspect "$path" --json >"$WORK/out" 2>"$WORK/err"
+    ok "inspect --json, $what" equal "False" "$(value 'd["runs"]' <"$WORK/out")"
+}
+setting() { # KEY VALUE: of config.json, as JSON; no value: it goes
+    python3 - "$@" <<'END'
+import json, sys
+d = json.load(open("config.json"))
+d.pop(sys.argv[1], None)
+d.pop("layer_types", None)
+if len(sys.argv) > 2: d[sys.argv[1]] = json.loads(sys.argv[2])
+json.dump(d, open("config.json", "w"))
+END
+}
+broken tokenizer.json "no tokenizer.json" rm tokenizer.json
+told tokenizer.json "no tokenizer.json"
+broken model.layers.12 "too few layers" setting num_hidden_layers 13
+told model.layers.12 "too few layers"
+broken bias "biases that are not there" setting attention_bias true
+told bias "biases that are not there"
+broken '"tie_word_embeddings": true' "no word on the output head" setting tie_word_embeddings
+told '"tie_word_embeddings": true' "no word on the output head"
+broken Other "another architecture" sed -i 's/Qwen3ForCausalLM/OtherForCausalLM/; s/"qwen3"/"other"/' config.json
+told Other "another architecture"
+fits() { "$LOOM" inspect "$MODEL" --json "$@" 2>"$WORK/err" | value 'd["fits"]'; }
+for memory in 40M 44M 46M 47M 48M 52M; do
+    run -p A -n 1 --memory $memory >"$WORK/out" && RUNS=True || RUNS=False
+    ok "inspect and run agree on --memory $memory" equal "$RUNS" "$(fits --memory $memory)"
+done
+ok "more sequences than fit are fewer" equal True "$(fits --sequences 256 --memory 1G)"
+
+say "a folder with one GGUF file, and what such a file keeps"
+mkdir "$WORK/gguf"
+ok "quantize" "$LOOM" quantize "$MODEL" "$WORK/gguf/one.gguf" --type q8_0 >"$WORK/out" 2>"$WORK/err"
+ok "without a word" test ! -s "$WORK/err"
+run -p "$STORY" --temp 0 -n 8 --weights q8_0 >"$WORK/text"
+ok "the folder is the file" equal "$(cat "$WORK/text")" "$("$LOOM" run "$WORK/gguf" -p "$STORY" --temp 0 -n 8)"
+ok "inspect of the folder" equal one "$("$LOOM" inspect "$WORK/gguf" --json | value 'd["model"]')"
+cp "$WORK/gguf/one.gguf" "$WORK/gguf/two.gguf"
+ok "of two it is not chosen" refused 1 "$WORK/gguf/one.gguf" "$LOOM" run "$WORK/gguf" -p A
+ok "quantize to a folder that is not there" refused 1 "loom quantize: $WORK/none" \
+    "$LOOM" quantize "$MODEL" "$WORK/none/x.gguf" --type q8_0
+rm -rf "$WORK/broken"
+cp -r "$MODEL" "$WORK/broken"
+chmod -R u+w "$WORK/broken"
+echo '{"eos_token_id": [3751, 3749, 5, 517]}' >"$WORK/broken/generation_config.json"
+ok "quantize, four end tokens" "$LOOM" quantize "$WORK/broken" "$WORK/ends.gguf" --type q8_0 >"$WORK/out" 2>"$WORK/err"
+ok "other programs stop later" grep -q 'warning: .*end tokens' "$WORK/err"
+ENDS=$("$LOOM" run "$WORK/broken" -p "$STORY" --temp 1 --seed 5 -n 200 --weights q8_0 --json | value 'd["token_ids"]')
+ok "they end the same answer" equal "$ENDS" \
+    "$("$LOOM" run "$WORK/ends.gguf" -p "$STORY" --temp 1 --seed 5 -n 200 --json | value 'd["token_ids"]')"
+ok "at one of them" grep -qE '(3751|3749|, 5|517)\]$' <<<"$ENDS"
+
 say "an output that cannot be written"
 unwritten() { # COMMAND...: exit code 1 and one line about stdout
     local rc
