@@ -239,7 +239,7 @@ echo '[1, 2' >"$WORK/bad_ids"
 ok "ids that are not JSON" refused 1 bad_ids "$LOOM" run "$MODEL" --ids "$WORK/bad_ids"
 echo '[1, 8192]' >"$WORK/bad_ids"
 ok "an id over the vocabulary" refused 1 8191 "$LOOM" run "$MODEL" --ids "$WORK/bad_ids"
-ok "no room for the model" refused 1 memory "$LOOM" run "$MODEL" -p A --memory 1M
+ok "no room for the model" refused 1 "does not fit" "$LOOM" run "$MODEL" -p A --memory 1M
 
 say "inspect says what run does"
 told() { # NAME WHAT: of the copy that was broken last, or of a file
