@@ -26,8 +26,8 @@ enum {
     BUF_BYTES = 256 << 10,   // of each buffer; more is given back
     BUF_MAX_BYTES = 1 << 30,
     PENDING_BYTES = 16 << 20, // records that wait for a disk that hangs
-    IDLE_BOOTS_MAX = 5,
-    STALE_S = 600 // nobody comes back for an answer after so long
+    IDLE_BOOTS_MAX = 30,      // kills may come faster than an answer can be computed again
+    STALE_S = 600             // nobody comes back for an answer after so long
 };
 
 // Three buffers go round: the loop's thread fills one, which then is or joins the one that is ready, which the writer

@@ -70,7 +70,7 @@ void model_matrices(const struct hparams *h, const struct run_mode *mode, const 
 
 // Keys that the n queries from pos on look at together, and (query, key) pairs, of a layer with this window.
 static void count_keys(uint32_t window, double pos, double n, double *keys, double *pairs) {
-    double w = window ? window : INFINITY, last = pos + n;
+    double w = window ? (double)window : (double)INFINITY, last = pos + n;
     double first_kept = pos + 1 < w ? 0 : pos + 1 - w; // the first key of the first query
     double growing = fmin(fmax(w - pos, 0), n);        // queries that still see all keys
     *keys = last - first_kept;

@@ -254,14 +254,14 @@ static void test_hopeless(void **state) {
     (void)state;
     struct journal *j = open_journal(1);
     ask(j, 1, 10);
-    ask(j, 2, 10);
+    ask(j, 2, 40);
     journal_close(j);
-    for (int boot = 0; boot < 20; boot++) { // processes that never came to compute say nothing of it
+    for (int boot = 0; boot < 40; boot++) { // processes that never came to compute say nothing of it
         j = open_journal(1);
         free(list(j, 2));
         journal_close(j);
     }
-    for (int boot = 0; boot < 6; boot++) {
+    for (int boot = 0; boot < 31; boot++) {
         j = open_journal(1);
         free(list(j, 2));
         for (int step = 0; step < 9; step++) { // a process counts once
