@@ -12,14 +12,19 @@ struct bench {
     struct head_config config;
     uint32_t threads;
     enum isa isa;
-    double read_gb_s, peak_tops; // the roofs
     struct model_matrices matrices;
+};
+
+// What the machine can do at most at a time: other machines on the same memory make it more or less.
+struct bench_roof {
+    double read_gb_s, peak_tops;
 };
 
 // All prompts of a batch, or all decode steps.
 struct bench_phase {
     double tokens, steps, us;
-    uint64_t op_ns[OP_N]; // OP_REST: all that is no other operation
+    struct bench_roof roof; // the mean of before and after
+    uint64_t op_ns[OP_N];   // OP_REST: all that is no other operation
     struct model_work work;
 };
 
@@ -31,7 +36,7 @@ struct bench_row {
 };
 
 // bench_run.c: measures rows[b->batches.n] and hands each to done as soon as it is complete. b is ready but for the
-// roofs and the matrices, which come first.
+// matrices, which come first.
 int bench_run(struct bench *b, struct bench_row *rows, void (*done)(const struct bench *b, const struct bench_row *r),
               struct err *e) MUST_CHECK;
 // bench_print.c: a table for people, or a line of JSON.

@@ -70,6 +70,7 @@ struct course {
     struct chain *chain;
     int32_t *tokens; // [prefill + decode]
     struct bench_phase *phase;
+    struct bench_roof roof; // measured last
 };
 
 static int run_step(struct course *k, const struct model_step *shape, struct err *e) {
@@ -137,7 +138,17 @@ static int warm_up(struct course *k, struct err *e) {
     return rc;
 }
 
+static struct bench_roof roof_now(const struct bench *b) {
+    return (struct bench_roof){roof_read_gb_s(b->threads), roof_int8_tops(b->isa, b->threads)};
+}
+
+static struct bench_roof mean(const struct bench_roof *a, const struct bench_roof *b) {
+    return (struct bench_roof){(a->read_gb_s + b->read_gb_s) / 2, (a->peak_tops + b->peak_tops) / 2};
+}
+
+// k->roof comes in as it was before, and goes out as it is after.
 static int run_batch(struct course *k, struct bench_row *row, struct err *e) {
+    struct bench_roof before = k->roof, between;
     int rc = ERR_OK;
     begin_phase(k, &row->prefill);
     uint64_t begin_us = clock_now_us();
@@ -147,10 +158,14 @@ static int run_batch(struct course *k, struct bench_row *row, struct err *e) {
     }
     end_phase(k, begin_us);
     if (rc) return rc;
+    between = roof_now(k->b);
     begin_phase(k, &row->decode);
     begin_us = clock_now_us();
     rc = run_decode(k, row->batch, k->b->decode, e);
     end_phase(k, begin_us);
+    k->roof = roof_now(k->b);
+    row->prefill.roof = mean(&before, &between);
+    row->decode.roof = mean(&between, &k->roof);
     forget(k);
     return rc;
 }
@@ -174,9 +189,6 @@ int bench_run(struct bench *b, struct bench_row *rows, void (*done)(const struct
               struct err *e) {
     struct chain chain;
     uint32_t n_tokens = b->prefill + b->decode;
-    // Before the model is there: memory may be short afterwards.
-    b->read_gb_s = roof_read_gb_s(b->threads);
-    b->peak_tops = roof_int8_tops(b->isa, b->threads);
     int rc = run_head(b, rows, e);
     if (!rc) rc = open_chain(b, &chain, e);
     if (rc) return rc;
@@ -185,6 +197,7 @@ int bench_run(struct bench *b, struct bench_row *rows, void (*done)(const struct
     rc = k.tokens ? ERR_OK : err_set(e, ERR_NOMEM, "no memory for tokens");
     if (!rc) fill(k.tokens, n_tokens, chain.hparams.n_vocab);
     if (!rc) rc = warm_up(&k, e);
+    if (!rc) k.roof = roof_now(b);
     for (uint32_t i = 0; i < b->batches.n && !rc; i++) {
         rc = run_batch(&k, &rows[i], e);
         if (!rc) done(b, &rows[i]);

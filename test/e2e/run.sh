@@ -371,7 +371,7 @@ for row in map(json.loads, open(sys.argv[1])):
         good &= abs(sum(op["ms"] for op in ops) - phase["ms"]) < 0.02 + 0.01 * phase["ms"]
         good &= sum(op["bytes"] for op in ops) in range(phase["bytes"] - 14, phase["bytes"] + 15)
         good &= sum(op["int8_ops"] for op in ops) in range(phase["int8_ops"] - 14, phase["int8_ops"] + 15)
-        good &= abs(phase["gb_s"] / row["read_gb_s"] - phase["read_share"]) < 0.01
+        good &= abs(phase["gb_s"] / phase["read_gb_s"] - phase["read_share"]) < 0.01
         good &= all(phase["ops"][name]["bytes"] > 0 for name in ("qkv", "o", "ffn", "head", "attention"))
     print(row["batch"], good)
 END
