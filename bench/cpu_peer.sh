@@ -39,12 +39,12 @@ note() {
     [ -z "${VERBOSE:-}" ] || echo "$3 $2 $4 $1"
 }
 
-# peer PROGRAM ARGS...: its output; what it says on stderr is kept for a failure.
+# peer PROGRAM ARGS...: its output; what it says on stderr is kept for a failure, as are files that it leaves.
 peer() {
     local program=$1
     shift
     # shellcheck disable=SC2086
-    env ${PEER_ENV:-} "$PEER/$program" "$@" 2>>"$WORK/peer.err"
+    env -C "$WORK" ${PEER_ENV:-} "$PEER/$program" "$@" 2>>"$WORK/peer.err"
 }
 loom_bench() { # FILE ARGS...
     # shellcheck disable=SC2086
@@ -112,7 +112,7 @@ serve_peer() {
     port=$(free_port)
     URL=http://127.0.0.1:$port
     # shellcheck disable=SC2086
-    start peer env ${PEER_ENV:-} "$PEER/llama-server" -m "$1" --host 127.0.0.1 --port "$port" -t "$THREADS" \
+    start peer env -C "$WORK" ${PEER_ENV:-} "$PEER/llama-server" -m "$1" --host 127.0.0.1 --port "$port" -t "$THREADS" \
         -c $((CONTEXT * SLOTS)) -np $SLOTS ${PEER_SERVER_FLAGS:-}
     must "the peer becomes ready" within 120 is_ready
     clients "$1" peer '{"ignore_eos": true, "cache_prompt": false}'
