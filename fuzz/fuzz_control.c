@@ -65,6 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct step *step;
     struct control_step_mark mark = {0};
     bool flag = false;
+    enum stage_failure what = STAGE_BROKEN;
     struct err e;
     if (!c) c = control_new();
     if (!step) step = step_new();
@@ -120,7 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         hot_round_trip(c, data, len);
         break;
     case 15:
-        ROUND_TRIP2(failed, m.text, &flag, m.text, flag);
+        ROUND_TRIP2(failed, m.text, &what, m.text, what);
         break;
     case 16:
         ROUND_TRIP2(refused, m.text, &flag, m.text, flag);
