@@ -103,7 +103,7 @@ bool brain_next(struct brain *b, struct brain_action *a) {
     return true;
 }
 
-uint32_t brain_formed_ids(const struct brain *b, uint64_t *ids) { return sched_formed_ids(b->sched, ids); }
+uint32_t brain_begun_ids(const struct brain *b, uint64_t *ids) { return sched_begun_ids(b->sched, ids); }
 
 uint64_t brain_deadline_us(const struct brain *b) {
     uint64_t due = cluster_deadline_us(b->cluster);

@@ -70,7 +70,7 @@ void brain_node_leave(struct brain *b, uint64_t now_us, uint64_t node, bool leav
 // From any holder of the last stage; one that came already changes nothing. node: who is accused if it is nonsense.
 void brain_step_result(struct brain *b, uint64_t now_us, uint64_t node, const struct step_result *r);
 // Of the step that brain_next gave last: as in sched.h.
-uint32_t brain_formed_ids(const struct brain *b, uint64_t *ids);
+uint32_t brain_begun_ids(const struct brain *b, uint64_t *ids);
 uint64_t brain_stable(const struct brain *b); // of the current epoch: goes with each step
 void brain_tick(struct brain *b, uint64_t now_us);
 

@@ -69,7 +69,7 @@ static void act_on_cluster(struct head *h, const struct cluster_action *a) {
 // Told to the journal before the step is on its way.
 static void note_tried(struct head *h) {
     uint64_t ids[LIMIT_SEQS];
-    uint32_t n = h->journal ? brain_formed_ids(h->brain, ids) : 0;
+    uint32_t n = h->journal ? brain_begun_ids(h->brain, ids) : 0;
     for (uint32_t i = 0; i < n; i++) journal_tried(h->journal, ids[i]);
     if (n) journal_flush(h->journal);
 }

@@ -2,8 +2,7 @@
 // that order; what is done goes back through one queue.
 //
 //   hot    steps of the stages that serve, as they come
-//   lazy   at low priority: loads layers (a thread of its own fetches and hashes ahead of it meanwhile), replays for
-//   the
+//   lazy   at low priority: loads layers, while a thread of its own fetches and hashes ahead of it, and replays for the
 //          stages that wait to serve
 //
 // Neither ever waits for the other. A stage belongs to the thread that has a job of it; between jobs it may change.

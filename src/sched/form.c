@@ -146,9 +146,11 @@ const struct step *sched_form(struct sched *s) {
     return s->step;
 }
 
-uint32_t sched_formed_ids(const struct sched *s, uint64_t *ids) {
+uint32_t sched_begun_ids(const struct sched *s, uint64_t *ids) {
+    uint32_t n = 0;
     if (s->n_flights == 0) return 0;
     const struct flight *f = &s->flights[(s->flight_at + s->n_flights - 1) % LIMIT_STEPS_IN_FLIGHT];
-    for (uint32_t i = 0; i < f->n; i++) ids[i] = f->entry[i].seq;
-    return f->n;
+    for (uint32_t i = 0; i < f->n && f->step == s->step->id; i++)
+        if (s->step->seqs[i].pos == 0) ids[n++] = f->entry[i].seq;
+    return n;
 }

@@ -46,8 +46,9 @@ void sched_route_down(struct sched *s);
 
 // The next step to send, NULL if none is due. Valid until the next call on s.
 const struct step *sched_form(struct sched *s);
-// The sequences of that step, as the ids of their requests: ids [LIMIT_SEQS]; returns how many.
-uint32_t sched_formed_ids(const struct sched *s, uint64_t *ids);
+// The sequences that begin with that step, for the first time or anew, as the ids of their requests: ids [LIMIT_SEQS];
+// returns how many.
+uint32_t sched_begun_ids(const struct sched *s, uint64_t *ids);
 // Of another epoch, or of a step that is not the oldest in flight: nothing happens. ERR_FORMAT: the entries do not
 // belong to the step that was sent, or a token is not in the vocabulary; nothing was taken from it. *done: the result
 // ended the oldest step in flight.
