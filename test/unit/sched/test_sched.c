@@ -415,6 +415,35 @@ static void test_new_route_computes_again_in_order(void **state) {
 }
 
 // An answer of which an earlier process told k tokens goes on with token k, and is the same answer.
+// Once for each time that its computation begins, whatever the step has beside it.
+static void test_who_begins(void **state) {
+    (void)state;
+    struct bench *b = bench_new(64, 8, 1, 40);
+    uint64_t ids[LIMIT_SEQS];
+    assert_int_equal(sched_begun_ids(b->s, ids), 0);
+    assert_int_equal(submit(b, 7, 100, 10), ERR_OK);
+    assert_non_null(go(b));
+    assert_int_equal(sched_begun_ids(b->s, ids), 1);
+    assert_int_equal(ids[0], 7);
+    back(b);
+    assert_non_null(go(b)); // the rest of its prompt
+    assert_int_equal(sched_begun_ids(b->s, ids), 0);
+    back(b);
+    assert_int_equal(submit(b, 8, 5, 10), ERR_OK);
+    assert_int_equal(go(b)->n_seqs, 2); // one decodes, the other begins
+    assert_int_equal(sched_begun_ids(b->s, ids), 1);
+    assert_int_equal(ids[0], 8);
+    back(b);
+    sched_route_down(b->s);
+    assert_int_equal(sched_begun_ids(b->s, ids), 0);
+    sched_route_up(b->s, 2, 1, 40);
+    forget_stage(b);
+    assert_non_null(go(b));
+    assert_int_equal(sched_begun_ids(b->s, ids), 1); // its chunk is full
+    assert_int_equal(ids[0], 7);
+    bench_free(b);
+}
+
 static void test_an_answer_that_goes_on(void **state) {
     (void)state;
     enum { PROMPT = 70, TOKENS = 90 };
@@ -551,6 +580,7 @@ int main(void) {
         cmocka_unit_test(test_preemption_keeps_every_token),
         cmocka_unit_test(test_the_youngest_yields_and_comes_first_again),
         cmocka_unit_test(test_new_route_computes_again_in_order),
+        cmocka_unit_test(test_who_begins),
         cmocka_unit_test(test_an_answer_that_goes_on),
         cmocka_unit_test(test_what_can_never_fit),
         cmocka_unit_test(test_bad_requests),
