@@ -4,12 +4,11 @@
 // (16 * 15 * 127 = 30480), of 5-bit codes over 16 (8 * 31 * 127 = 31496), of 6-bit codes over 8 (4 * 63 * 127 = 32004).
 //
 // Roof: decode is bound by memory; prefill of one-byte codes by four operations per 32 products.
-#include "compute/cpu/kern.h"
+#include "compute/cpu/matmul_panel.h"
 
 #include <immintrin.h>
 
-// WIDE: so many tokens make it worth while to write the codes of a segment out as bytes first.
-enum { MAX_TILE = 4, PER_SEGMENT = REF_SEGMENT / REF_ACT_BLOCK, PASS = 64, WIDE = 16 };
+enum { MAX_TILE = 4 };
 
 static ALWAYS_INLINE __m256i broadcast4(const int8_t *p) {
     int32_t v;
@@ -82,8 +81,6 @@ static ALWAYS_INLINE void unpack6(const uint8_t *codes, int k, __m256i v[4]) {
     v[2] = join(n1, h, 48);
     v[3] = join(_mm256_srli_epi16(n1, 4), _mm256_srli_epi16(h, 2), 48);
 }
-
-static ALWAYS_INLINE bool is_packed(enum dtype type) { return panel_bits(type) == 5 || panel_bits(type) == 6; }
 
 // The codes of n records of a packed type, as bytes.
 static ALWAYS_INLINE void widen(const uint8_t *rec, uint32_t n, enum dtype type, uint8_t *wide) {
@@ -244,26 +241,6 @@ static void store(const struct matmul_job *j, uint32_t panel, uint32_t t, const 
     _mm256_storeu_ps(out + 8, v[1]);
     for (uint32_t i = 0; j->bias && i < n; i++) out[i] = out[i] + j->bias[row + i];
     memcpy(j->y + t * j->y_stride + row, out, n * sizeof *out);
-}
-
-// What a tile needs beside its tokens: n_blocks records of a panel from block `first` on, all of one segment.
-struct segment {
-    const uint8_t *rec, *wide; // wide: their codes as bytes, or NULL
-    uint32_t first, n_blocks;
-    uint32_t n_tiles; // full ones, which share the work of asking for the next segment; 0: nobody asks (ahead)
-};
-
-// Asks for a part of what lies a segment behind rec, so that memory delivers it while this segment is computed.
-static ALWAYS_INLINE void ahead(const struct segment *s, const uint8_t *rec, uint32_t rec_bytes, uint32_t part) {
-    const char *next = (const char *)rec + PER_SEGMENT * rec_bytes;
-    for (uint32_t i = part * 64; s->n_tiles && i < rec_bytes; i += s->n_tiles * 64) _mm_prefetch(next + i, _MM_HINT_T1);
-}
-
-// A few tokens are bound by memory, and the processor's own prefetcher keeps more lines under way than a core may ask
-// for. It wants one stream: the scales, which stand before the codes, are touched first, in whatever order the compiler
-// puts their loads.
-static ALWAYS_INLINE void scales_first(const uint8_t *rec, uint32_t bytes) {
-    for (uint32_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)rec + i, _MM_HINT_T0);
 }
 
 // A segment of a panel times n_tokens tokens: total[t] += its sum. type, wide and n_tokens are constants when inlined.

@@ -4,13 +4,11 @@
 //
 // Roof: decode reads each code once (memory); prefill issues one vpdpbusd (64 products) a cycle, and the
 // multiplications of the scales take turns with it: 9 of 8 cycles for a group of 32 values, 41 of 32 for the K types.
-#include "compute/cpu/kern.h"
+#include "compute/cpu/matmul_panel.h"
 
 #include <immintrin.h>
 
-// PASS: tokens that a panel serves segment by segment, their totals on the stack. WIDE: so many make it worth while to
-// write the codes of a segment out as bytes first.
-enum { MAX_TILE = 8, PER_SEGMENT = REF_SEGMENT / REF_ACT_BLOCK, PASS = 64, WIDE = 16 };
+enum { MAX_TILE = 8 };
 
 static ALWAYS_INLINE __m512i broadcast4(const int8_t *p) {
     int32_t v;
@@ -73,8 +71,6 @@ static ALWAYS_INLINE void unpack6(const uint8_t *codes, int k, __m512i v[4]) {
     v[2] = join(n1, h, 63);
     v[3] = join(_mm512_srli_epi16(n1, 4), _mm512_srli_epi16(h, 2), 63);
 }
-
-static ALWAYS_INLINE bool is_packed(enum dtype type) { return panel_bits(type) == 5 || panel_bits(type) == 6; }
 
 // The codes of n records of a packed type, as bytes.
 static ALWAYS_INLINE void widen(const uint8_t *rec, uint32_t n, enum dtype type, uint8_t *wide) {
@@ -206,26 +202,6 @@ static ALWAYS_INLINE void store(const struct matmul_job *j, uint32_t panel, uint
     __mmask16 rows = (__mmask16)(left >= PANEL_ROWS ? 0xffff : (1u << left) - 1);
     if (j->bias) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(rows, j->bias + row));
     _mm512_mask_storeu_ps(j->y + t * j->y_stride + row, rows, v);
-}
-
-// What a tile needs beside its tokens: n_blocks records of a panel from block `first` on, all of one segment.
-struct segment {
-    const uint8_t *rec, *wide; // wide: their codes as bytes, or NULL
-    uint32_t first, n_blocks;
-    uint32_t n_tiles; // full ones, which share the work of asking for the next segment; 0: nobody asks (ahead)
-};
-
-// Asks for a part of what lies a segment behind rec, so that memory delivers it while this segment is computed.
-static ALWAYS_INLINE void ahead(const struct segment *s, const uint8_t *rec, uint32_t rec_bytes, uint32_t part) {
-    const char *next = (const char *)rec + PER_SEGMENT * rec_bytes;
-    for (uint32_t i = part * 64; s->n_tiles && i < rec_bytes; i += s->n_tiles * 64) _mm_prefetch(next + i, _MM_HINT_T1);
-}
-
-// A few tokens are bound by memory, and the processor's own prefetcher keeps more lines under way than a core may ask
-// for. It wants one stream: the scales, which stand before the codes, are touched first, in whatever order the compiler
-// puts their loads.
-static ALWAYS_INLINE void scales_first(const uint8_t *rec, uint32_t bytes) {
-    for (uint32_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)rec + i, _MM_HINT_T0);
 }
 
 // A segment of a panel times n_tokens tokens: total[t] += its sum. type, wide and n_tokens are constants when inlined.
